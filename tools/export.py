@@ -1,4 +1,4 @@
-"""Exports a trained backbone, classifier or segmenter to ONNX, after comparing it with PyTorch.
+"""Exports a trained backbone, classifier, segmenter or detector to ONNX, compared with PyTorch.
 
     python tools/export.py CONFIG CHECKPOINT OUT.onnx [--shape H W | --dynamic] [--backbone]
                            [--overwrite] [--cfg-options KEY=VALUE …]
@@ -9,9 +9,11 @@ takes one image of the given height and width. Its outputs:
 
     classifier    logits [B, classes]
     segmenter     logits [B, classes, h, w] of the decode head, which mmseg resizes to the image
+    detector      boxes [N, 4] in pixels, scores [N], labels [N]; with one dense head, one size
     --backbone    map0, map1 … [B, C, h, w] of the backbone
 
-OUT is written only if onnxruntime computes what PyTorch computes: relative error at most 1e-4.
+OUT is written only if onnxruntime computes what PyTorch computes: relative error at most 1e-4. A
+detector must find the same objects as mmdet in two images of its test data.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ import argparse
 import warnings
 from pathlib import Path
 
+from mmpola.apps.publish.detector import export_detector
 from mmpola.apps.publish.export import export, export_model
 from mmpola.apps.publish.flops import input_size
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
-from mmpola.messages import run_main
+from mmpola.messages import UsageError, run_main
 
 
 def parse_args() -> argparse.Namespace:
@@ -44,8 +47,8 @@ def parse_args() -> argparse.Namespace:
         type=int,
         nargs=2,
         metavar=('H', 'W'),
-        help="size of the one image, in pixels (default: the config's own; 800 1280 for the "
-        'backbone of a detector)',
+        help="size of the one image, in pixels (default: the config's own; 800 1280 for a "
+        'detector)',
     )
     sizes.add_argument('--dynamic', action='store_true', help='any batch, height and width')
     parser.add_argument(
@@ -63,11 +66,18 @@ def main() -> None:
     cfg = load_config(args)
     built = validate_config(cfg)
     checkpoint = read_checkpoint_for(args.checkpoint, built)
-    model = export_model(cfg, built, checkpoint, args.backbone)
-    shape = args.shape or input_size(cfg)
-    error = export(model, args.out, None if args.dynamic else tuple(shape))
+    shape = tuple(args.shape or input_size(cfg))
+    if cfg.get('default_scope') == 'mmdet' and not args.backbone:
+        if args.dynamic:
+            raise UsageError('--dynamic: a detector is exported for one size, or with --backbone')
+        pixels, scores = export_detector(cfg, built, checkpoint, args.out, shape)
+        errors = f'against PyTorch {pixels:.1e} pixels, {scores:.1e} of scores'
+    else:
+        model = export_model(cfg, built, checkpoint, args.backbone)
+        error = export(model, args.out, None if args.dynamic else shape)
+        errors = f'relative error against PyTorch {error:.1e}'
     size = args.out.stat().st_size / 1e6
-    print(f'{args.out}: {size:.1f} MB, largest relative error against PyTorch {error:.1e}')
+    print(f'{args.out}: {size:.1f} MB, largest {errors}')
 
 
 if __name__ == '__main__':

@@ -84,39 +84,43 @@ def export_model(
     """Return what is exported of a config's model, with the checkpoint's weights.
 
     Args:
-        cfg: config of a classifier or a segmenter, or of any model with `backbone_only`.
+        cfg: config of a classifier or a segmenter, or of any model with `backbone_only`; whole
+            detectors are in `detector`.
         built: its model, from `validate_config`.
         checkpoint: compared with the config.
         backbone_only: export the maps of the backbone.
 
     Raises:
-        UsageError: a whole detector would be exported.
+        UsageError: it is another model, such as a language model.
     """
     model = unwrapped(load_model(built, checkpoint))
     is_segmenter = hasattr(model, 'decode_head')
     if not (backbone_only or is_segmenter or isinstance(model, Classifier)):
         raise UsageError(
-            f'{type(model).__name__}: only backbones, classifiers and segmenters are exported; '
-            'export its backbone with --backbone'
+            f'{type(model).__name__}: only classifiers, segmenters and detectors are exported, and '
+            'backbones with --backbone'
         )
     channels = input_channels(cfg.model)
-    preprocessor = model.data_preprocessor
-    if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's
-        mean = preprocessor.mean
-        std = preprocessor.std
-        # Their images are loaded as BGR; mmdet and mmseg name the conversion differently.
-        to_rgb = getattr(preprocessor, '_channel_conversion', False)
-        reverse = not (to_rgb or getattr(preprocessor, 'channel_conversion', False))
-        reverse = reverse and channels == 3
-    else:
-        transform = evaluation_transform(cfg)
-        mean = 255 * torch.tensor(transform.get('mean', IMAGENET_DEFAULT_MEAN))
-        std = 255 * torch.tensor(transform.get('std', IMAGENET_DEFAULT_STD))
-        reverse = False
+    mean, std, reverse = normalisation(model, cfg)
     if backbone_only:
         return ExportModel(model.backbone, backbone_maps, mean, std, reverse, channels)
     replace_upsampling(model)
     return ExportModel(model, logits, mean, std, reverse, channels)
+
+
+def normalisation(model: Any, cfg: Config) -> tuple[Tensor, Tensor, bool]:
+    """Return mean and std of a model's pixels, and whether it reads BGR."""
+    preprocessor = model.data_preprocessor
+    if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's
+        # Their images are loaded as BGR; mmdet and mmseg name the conversion differently.
+        to_rgb = getattr(preprocessor, '_channel_conversion', False)
+        reverse = not (to_rgb or getattr(preprocessor, 'channel_conversion', False))
+        reverse = reverse and input_channels(cfg.model) == 3
+        return preprocessor.mean, preprocessor.std, reverse
+    transform = evaluation_transform(cfg)
+    mean = 255 * torch.tensor(transform.get('mean', IMAGENET_DEFAULT_MEAN))
+    std = 255 * torch.tensor(transform.get('std', IMAGENET_DEFAULT_STD))
+    return mean, std, False
 
 
 def backbone_maps(backbone: Any, images: Tensor) -> Outputs:
@@ -168,9 +172,6 @@ def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> flo
         UsageError: the model cannot be exported, or an output differs from PyTorch's. Nothing is
             written.
     """
-    import onnxruntime
-    import onnxscript  # noqa: F401  torch.onnx.export needs it
-
     recorded_size: tuple[int, ...] = RECORDED_SIZE
     compared_sizes: list[tuple[int, ...]] = list(COMPARED_SIZES)
     if shape is not None:
@@ -179,10 +180,7 @@ def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> flo
     program = record_program(model, random_images(recorded_size, model.channels), shape is None)
     content = program.model_proto.SerializeToString()
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only
-    providers = ['CPUExecutionProvider']
-    session = onnxruntime.InferenceSession(content, options, providers=providers)
+    session = open_session(content)
     error = 0.0
     for size in compared_sizes:
         images = random_images(size, model.channels)
@@ -203,6 +201,16 @@ def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> flo
     return error
 
 
+def open_session(content: bytes) -> Any:
+    """Return an onnxruntime session of a program, on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    providers = ['CPUExecutionProvider']
+    return onnxruntime.InferenceSession(content, options, providers=providers)
+
+
 def random_images(size: tuple[int, ...], channels: int) -> Tensor:
     """Return pixels [B, C, H, W] in 0 ... 255 for `size` = (B, H, W), always the same ones."""
     batch, height, width = size
@@ -212,6 +220,8 @@ def random_images(size: tuple[int, ...], channels: int) -> Tensor:
 
 def record_program(model: ExportModel, sample: Tensor, is_dynamic: bool) -> Any:
     """Record the model for `sample` [B, C, H, W] as torch.onnx.ONNXProgram."""
+    import onnxscript  # noqa: F401  torch.onnx.export needs it
+
     dynamic_shapes = None
     if is_dynamic:
         dynamic_shapes = {'images': {0: 'batch', 2: 'height', 3: 'width'}}

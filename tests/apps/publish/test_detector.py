@@ -1,0 +1,271 @@
+"""Export of whole detectors with a dense head, on small models."""
+
+import cv2
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import MODELS, init_default_scope
+
+from mmpola.apps.publish import detector as publish
+from mmpola.apps.publish.detector import DenseDetector, compare_objects, predict
+from mmpola.apps.publish.export import ExportModel, normalisation
+from tests.helpers.pages import code_blocks
+from tests.helpers.processes import load_script, run_script
+from tests.helpers.refusals import refusal
+
+SIZE = (72, 100)  # not divisible by 32
+
+BACKBONE = {
+    'type': 'mmpola.PolaSwin',
+    'arch': {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)},
+    'attn_types': 'SSSS',
+    'out_indices': (1, 2, 3),
+}
+PREPROCESSOR = {
+    'type': 'DetDataPreprocessor',
+    'mean': [123.0, 116.0, 103.0],
+    'std': [58.0, 57.0, 57.0],
+    'bgr_to_rgb': True,
+    'pad_size_divisor': 32,
+}
+NECK = {'type': 'FPN', 'in_channels': [16, 32, 64], 'out_channels': 16, 'num_outs': 3}
+TEST_CFG = {
+    'nms_pre': 200,
+    'min_bbox_size': 0,
+    'score_thr': 0.3,
+    'nms': {'type': 'nms', 'iou_threshold': 0.5},
+    'max_per_img': 20,
+}
+COMMON = {'num_classes': 3, 'in_channels': 16, 'feat_channels': 16, 'stacked_convs': 1}
+GRID = {'type': 'MlvlPointGenerator', 'offset': 0, 'strides': [8, 16, 32]}
+SQUARES = {
+    'type': 'AnchorGenerator',
+    'ratios': [1.0],
+    'octave_base_scale': 8,
+    'scales_per_octave': 1,
+    'strides': [8, 16, 32],
+}
+HEADS = {
+    'RetinaNet': {
+        'type': 'RetinaHead',
+        'anchor_generator': {**SQUARES, 'ratios': [0.5, 1.0, 2.0], 'octave_base_scale': 4},
+        **COMMON,
+    },
+    'FCOS': {'type': 'FCOSHead', 'strides': [8, 16, 32], 'norm_cfg': {'type': 'BN'}, **COMMON},
+    'ATSS': {
+        'type': 'ATSSHead',
+        'anchor_generator': SQUARES,
+        'norm_cfg': {'type': 'BN'},
+        **COMMON,
+    },
+    'RTMDet': {
+        'type': 'RTMDetSepBNHead',
+        'anchor_generator': GRID,
+        'bbox_coder': {'type': 'DistancePointBBoxCoder'},
+        'with_objectness': False,
+        'exp_on_reg': True,
+        'share_conv': True,
+        'norm_cfg': {'type': 'BN'},
+        'loss_cls': {'type': 'QualityFocalLoss', 'use_sigmoid': True, 'beta': 2.0},
+        'loss_bbox': {'type': 'GIoULoss'},
+        **COMMON,
+    },
+}
+
+
+def detector_config(kind, **test_cfg):
+    """Return the config of a small detector."""
+    return ConfigDict(
+        type=kind,
+        data_preprocessor=PREPROCESSOR,
+        backbone=BACKBONE,
+        neck=NECK,
+        bbox_head=HEADS[kind],
+        test_cfg={**TEST_CFG, **test_cfg},
+    )
+
+
+def small_detector(kind, **test_cfg):
+    """Build a detector with random weights whose scores lie on both sides of the threshold."""
+    init_default_scope('mmdet')
+    torch.manual_seed(0)
+    model = MODELS.build(detector_config(kind, **test_cfg)).eval()
+    for name, parameter in model.bbox_head.named_parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, 0, 0.1)
+        elif 'cls' in name and name.endswith('bias'):
+            torch.nn.init.constant_(parameter, -1.0)
+    return model
+
+
+def photograph(seed):
+    """Return smooth BGR pixels [3, H, W]."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = 255 * torch.rand(1, 3, 5, 7, generator=generator)
+    return F.interpolate(coarse, SIZE, mode='bilinear').round()[0]
+
+
+def exported(model):
+    cfg = Config({'model': {'backbone': BACKBONE}})
+    mean, std, reverse = normalisation(model, cfg)
+    return ExportModel(DenseDetector(model, SIZE), DenseDetector.__call__, mean, std, reverse)
+
+
+@pytest.mark.parametrize('kind', HEADS)
+def test_it_finds_what_mmdet_finds_bit_for_bit(kind):
+    model = small_detector(kind)
+    wrapped = exported(model)
+    for seed in range(3):
+        pixels = photograph(seed)
+        expected = predict(model, pixels)
+        assert len(expected['boxes']) > 3
+        with torch.no_grad():
+            found = wrapped(pixels.flip(0)[None])
+        for name, values in expected.items():
+            assert torch.equal(found[name], values), name
+
+
+@pytest.mark.parametrize('kind', ['RetinaNet', 'FCOS'])
+@pytest.mark.parametrize('settings', [{'score_thr': 1.0}, {'min_bbox_size': 15}, {'nms_pre': 7}])
+def test_every_threshold_of_the_config(kind, settings):
+    model = small_detector(kind, **settings)
+    pixels = photograph(0)
+    expected = predict(model, pixels)
+    with torch.no_grad():
+        found = exported(model)(pixels.flip(0)[None])
+    assert (len(expected['boxes']) == 0) == ('score_thr' in settings)
+    for name, values in expected.items():
+        assert torch.equal(found[name], values), name
+
+
+def test_what_is_not_exported_whole():
+    init_default_scope('mmdet')
+    gfl = HEADS['ATSS'] | {'type': 'GFLHead'}
+    config = {**detector_config('ATSS'), 'type': 'GFL', 'bbox_head': gfl}
+    message = refusal(DenseDetector, MODELS.build(config).eval(), SIZE)
+    assert message == (
+        'GFLHead: its boxes are computed in a way of its own; export its backbone with --backbone'
+    )
+    soft = small_detector('RetinaNet', nms={'type': 'soft_nms', 'iou_threshold': 0.5})
+    assert refusal(DenseDetector, soft, SIZE).startswith('model.test_cfg.nms: expected ')
+
+
+def test_a_detector_of_two_stages_is_refused(tiny_config, write_checkpoint, tmp_path):
+    checkpoint = write_checkpoint(tiny_config, tmp_path / 'random.pth')
+    out = tmp_path / 'out.onnx'
+    message = refusal_of_the_script(tiny_config, checkpoint, out)
+    assert message.startswith('MaskRCNN: only detectors with one dense head ')
+    assert message.endswith('--backbone')
+    message = refusal_of_the_script(tiny_config, checkpoint, out, '--dynamic')
+    assert message.startswith('--dynamic: a detector is exported for one size')
+    assert not out.exists()
+
+
+def refusal_of_the_script(*arguments):
+    """Return the message with which tools/export.py ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('sys.argv', ['export.py', *map(str, arguments)])
+        return refusal(load_script('export').main)
+
+
+def objects(number, **changes):
+    """Return objects in a row, with changed values of the first."""
+    boxes = torch.arange(number)[:, None] * 20.0 + torch.tensor([0.0, 0, 10, 10])
+    scores = 0.9 - 0.1 * torch.arange(number)
+    found = {'boxes': boxes, 'scores': scores, 'labels': torch.zeros(number, dtype=torch.long)}
+    for name, value in changes.items():
+        found[name][0] = value
+    return found
+
+
+def test_objects_are_compared_one_by_one():
+    expected = objects(3)
+    assert compare_objects(objects(3), expected) == (0.0, 0.0)
+    reversed_order = {name: values.flip(0) for name, values in objects(3).items()}
+    assert compare_objects(reversed_order, expected) == (0.0, 0.0)
+    near = objects(3)
+    near['boxes'][1, 0] += 0.005
+    near['scores'][2] += 5e-5
+    assert compare_objects(near, expected) == pytest.approx((0.005, 5e-5), rel=1e-2)
+    others = [objects(2), objects(4), objects(3, labels=1), objects(3, scores=0.91)]
+    others += [objects(3, boxes=torch.tensor([0.0, 0, 10, 10.1])), objects(0)]
+    for found in others:
+        message = refusal(compare_objects, found, expected)
+        assert message.startswith('expected the 3 objects that PyTorch finds, got ')
+
+
+@pytest.fixture
+def retinanet(tiny_config, tmp_path):
+    """A config of a small RetinaNet with the data of `tiny_config`, and its checkpoint."""
+    cfg = Config.fromfile(tiny_config)
+    cfg.model = detector_config('RetinaNet')
+    path = tmp_path / 'retinanet.py'
+    cfg.dump(path)
+    checkpoint = tmp_path / 'retinanet.pth'
+    torch.save({'state_dict': small_detector('RetinaNet').state_dict()}, checkpoint)
+    return path, checkpoint
+
+
+@pytest.mark.slow
+def test_the_script_exports_a_detector(retinanet, root, tmp_path, capsys, monkeypatch):
+    """And the page's lines that run the file."""
+    config, checkpoint = retinanet
+    out = tmp_path / 'retinanet.onnx'
+    assert run_script('export', config, checkpoint, out, '--shape', *SIZE) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f'{out}: ')
+    session = onnxruntime.InferenceSession(out, providers=['CPUExecutionProvider'])
+    assert [output.name for output in session.get_outputs()] == ['boxes', 'scores', 'labels']
+    model = small_detector('RetinaNet')
+    for seed in range(2):  # the program was not compared on these
+        pixels = photograph(seed)
+        expected = predict(model, pixels)
+        values = session.run(None, {'images': pixels.flip(0)[None].numpy()})
+        found = {name: torch.from_numpy(x) for name, x in zip(expected, values, strict=True)}
+        box_error, score_error = compare_objects(found, expected)
+        assert box_error < 1e-3
+        assert score_error < 1e-5
+
+    monkeypatch.chdir(tmp_path)
+    photo = photograph(0).byte()
+    cv2.imwrite('photo.png', photo.permute(1, 2, 0).numpy())
+    block = code_blocks(root / 'docs' / 'export.md')[0]
+    names = {}
+    exec(block.replace('photo.jpg', 'photo.png').replace('(640, 480)', '(100, 72)'), names)
+    found = {name: torch.from_numpy(names[name]) for name in ('boxes', 'scores', 'labels')}
+    compare_objects(found, predict(model, photo.float()))
+
+
+def test_nothing_is_written_without_a_comparison(retinanet, tmp_path, monkeypatch):
+    config, checkpoint = retinanet
+    out = tmp_path / 'out.onnx'
+    options = ['--shape', *SIZE, '--cfg-options']
+    message = refusal_of_the_script(
+        config, checkpoint, out, *options, 'model.test_cfg.score_thr=1.0'
+    )
+    assert message.startswith('the model finds nothing in 50 images of the test data')
+    message = refusal_of_the_script(
+        config, checkpoint, out, *options, 'test_dataloader.dataset.ann_file=missing.json'
+    )
+    assert message.startswith('a detector is compared on images of test_dataloader.dataset')
+    assert 'missing.json' in message
+
+    class Other:
+        """A program that finds one object less."""
+
+        def SerializeToString(self):  # noqa: N802  the name of protobuf
+            return b''
+
+        def run(self, names, feeds):
+            model = small_detector('RetinaNet')
+            found = predict(model, torch.from_numpy(feeds['images'])[0].flip(0))
+            return [values[1:].numpy() for values in found.values()]
+
+    other = Other()
+    other.model_proto = other
+    monkeypatch.setattr(publish, 'record_program', lambda *args, **options: other)
+    monkeypatch.setattr(publish, 'open_session', lambda content: other)
+    message = refusal_of_the_script(config, checkpoint, out, '--shape', *SIZE)
+    assert message.startswith('expected the ') and 'nothing was written' in message
+    assert not out.exists()
