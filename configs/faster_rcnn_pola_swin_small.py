@@ -24,10 +24,16 @@ Eleven lines inherit from it. For annotations in Pascal VOC's format:
 For COCO's format, `data` also has type='CocoDataset', and `train` and `val` have
 `ann_file='annotations/train.json'` and `data_prefix=dict(img='train/')`.
 
-The network reads images of `image_scale` pixels. In a config that inherits from this one, it is set
-by `--cfg-options` or in a copy of this file, because MMEngine does not compute a base again. Every
-epoch is followed by a validation, whose log has AP per class; the checkpoint with the best AP stays
-as best_*.pth. AP is COCO's, computed from the boxes that the data set reads.
+The network reads images of `image_scale` pixels. In this file it is set once; a config that inherits
+sets it where it is read:
+
+    _base_.train_dataloader.dataset.pipeline[2].scale = (512, 384)
+    _base_.val_dataloader.dataset.pipeline[1].scale = (512, 384)
+    _base_.test_dataloader.dataset.pipeline[1].scale = (512, 384)
+
+Every epoch is followed by a validation, whose log has AP per class; the checkpoint with the best AP
+stays as best_*.pth. AP is COCO's, computed from the boxes that the data set reads. Boxes narrower
+or lower than a pixel are not trained on.
 
 Expected box AP on the test split: not in the paper; ours: 48.8 (seed 0, docs/results.md).
 """

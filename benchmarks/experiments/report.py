@@ -17,6 +17,7 @@ from benchmarks.experiments.tables import (
     has_results,
     networks_table,
     records_of,
+    resume_sentence,
     table,
     verdict,
 )
@@ -127,6 +128,8 @@ def page_with_results(text: str, records: dict[str, Record]) -> str:
     """Return the page with the blocks of all experiments as the records say."""
     for key, experiment in EXPERIMENTS.items():
         text = replace_block(text, key, experiment_block(key, experiment, records))
+    resumed = json.loads((RESULTS / 'resume.json').read_text())
+    text = replace_block(text, 'resume', resume_sentence(resumed))
     rows = json.loads((RESULTS / 'networks.json').read_text())
     return replace_block(text, 'e6', networks_table(rows))
 

@@ -20,8 +20,9 @@ from mmpola.engine.resume import newest_checkpoint
 RUN = Run('listops_pola_a3', 0)
 """A cheap run."""
 
+STEPS = 300
 OPTIONS = [
-    'train_cfg.max_iters=300',
+    f'train_cfg.max_iters={STEPS}',
     'train_cfg.val_interval=100',
     'default_hooks.checkpoint.interval=50',
 ]
@@ -54,7 +55,7 @@ def check_resume(runs: Path) -> Record:
         (folder / TRAINED).touch()
     record = {
         'run': RUN.name,
-        'options': OPTIONS,
+        'steps': STEPS,
         'commit': commit(),
         'killed_after_step': killed_at,
         'resumed_from': resumed_from(killed),

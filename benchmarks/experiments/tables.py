@@ -153,3 +153,16 @@ def networks_summary(rows: list[dict[str, Any]]) -> str:
         f'{min(exponents):.2f} and {max(exponents):.2f}.'
     )
     return textwrap.fill(text, LINE)
+
+
+def resume_sentence(record: dict[str, Any]) -> str:
+    """Return what `check-resume` found."""
+    equal = f'all {record["tensors"]} tensors of weights and optimizer are equal bit for bit'
+    if record['differing']:
+        equal = f'{len(record["differing"])} of {record["tensors"]} tensors differ'
+    text = (
+        f'The first {record["steps"]} steps of {record["run"]} were trained twice: once without an '
+        f'interruption, once killed (SIGKILL) after step {record["killed_after_step"]} and resumed '
+        f'from {record["resumed_from"]}. At the end, {equal}.'
+    )
+    return textwrap.fill(text, LINE)

@@ -118,3 +118,15 @@ def test_the_published_boxes_of_bccd(root, real_data, tmp_path, monkeypatch):
         dataset = DATASETS.build(cfg[f'{split}_dataloader'].dataset)
         boxes[split] = sum(len(dataset.get_data_info(i)['instances']) for i in range(len(dataset)))
     assert boxes == {'train': 2805, 'val': 1138, 'test': 945}
+
+
+def test_the_docstring_says_how_to_read_larger_images(root, tmp_path):
+    path = root / 'configs' / 'faster_rcnn_pola_swin_small.py'
+    lines = [line.strip() for line in path.read_text().splitlines() if '    _base_.' in line]
+    assert len(lines) == 3
+    (tmp_path / 'larger.py').write_text('\n'.join([f'_base_ = {str(path)!r}', *lines]))
+    cfg = Config.fromfile(tmp_path / 'larger.py')
+    for split in ('train', 'val', 'test'):
+        pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
+        scales = [step.scale for step in pipeline if step.type == 'Resize']
+        assert scales == [(512, 384)]
