@@ -268,3 +268,16 @@ def test_the_first_experiment_names_the_config_of_the_recipe():
     experiment = Config.fromfile(Run('detect_pola_swin', 0).config)
     assert experiment.model == recipe.model
     assert experiment.train_pipeline == recipe.train_pipeline
+
+
+@pytest.mark.parametrize('key', EXPERIMENTS)
+def test_all_splits_are_read_from_one_folder(key):
+    """A base's folder, such as data/imagenet, is replaced in every split."""
+    cfg = Config.fromfile(Run(next(iter(EXPERIMENTS[key].variants)), 0).config)
+    folders = set()
+    for split in ('train', 'val', 'test'):
+        dataset = cfg[f'{split}_dataloader'].dataset
+        for name in ('root', 'classes', 'data_root'):
+            if dataset.get(name) is not None:
+                folders.add('/'.join(dataset[name].split('/')[:2]))
+    assert len(folders) == 1, folders

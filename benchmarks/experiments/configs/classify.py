@@ -43,7 +43,12 @@ train_dataloader = dict(
 whole_image = dict(input_size=image_size, crop_pct=1.0)
 val_dataloader = dict(
     **one_process,
-    dataset=dict(root=data_root + 'train', indices=validation_images, transform=whole_image),
+    dataset=dict(
+        root=data_root + 'train',
+        classes=data_root + 'train',
+        indices=validation_images,
+        transform=whole_image,
+    ),
 )
 test_dataloader = dict(
     **one_process,
