@@ -38,7 +38,6 @@ class ScreenHook(Hook):
         """Print the summary, and the size of the first batch when it has been read."""
         for line in (*model_lines(runner), *training_lines(runner)):
             info(line)
-        self.asked = time.perf_counter()
         after_preprocessing(runner.model, self._report_batch)
 
     def before_test(self, runner: Any) -> None:
