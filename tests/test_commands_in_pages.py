@@ -3,10 +3,8 @@
 import argparse
 import re
 import shlex
-import sys
 from importlib import import_module, util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from mmengine.registry import TRANSFORMS, init_default_scope
@@ -75,8 +73,6 @@ def arguments_of(module, words, monkeypatch):
     def parse_args(self, *args, **kwargs):
         raise Parsed(parse(self, *args, **kwargs))
 
-    if util.find_spec('gradio') is None:  # an extra that tools/explore.py imports first
-        monkeypatch.setitem(sys.modules, 'gradio', ModuleType('gradio'))
     monkeypatch.setattr(argparse.ArgumentParser, 'parse_args', parse_args)
     monkeypatch.setattr('sys.argv', ['script', *words])
     with pytest.raises(Parsed) as raised:

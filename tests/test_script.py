@@ -1,11 +1,12 @@
 """Every script sets the variables of OpenMP first."""
 
 import ast
+import subprocess
 
 import pytest
 
 from tests.helpers import ROOT
-from tests.helpers.processes import interpret
+from tests.helpers.processes import interpret, output_of
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 SCRIPTS = sorted(path for path in (ROOT / 'tools').rglob('*.py'))
@@ -35,6 +36,20 @@ def test_a_missing_extra_is_one_line(code, package, extra):
     found = interpret(f'import runpy, sys, mmpola.__main__; {code}', on_import={package: missing})
     assert found.returncode == 1
     assert found.stderr == (f"error: {package} is not installed: pip install -e '.[{extra}]'\n")
+
+
+@pytest.mark.slow
+def test_the_help_of_the_page_needs_no_gradio():
+    code = "import runpy, sys; sys.argv = ['explore.py', '-h']; run = runpy.run_path"
+    text = output_of(f"{code}; run('tools/explore.py', run_name='__main__')", without=['gradio'])
+    assert '--port' in text
+
+
+def test_the_help_of_the_tests_installs_nothing(root):
+    command = ['bash', root / 'tools' / 'run_tests.sh', '-h']
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 'bash tools/run_tests.sh --fast' in found.stdout
+    assert '[install]' not in found.stdout + found.stderr
 
 
 @pytest.mark.slow

@@ -132,8 +132,6 @@ def build_page(explorer: Explorer, title: str) -> Any:
 
 
 def main() -> None:
-    import gradio as gr
-
     parser = argparse.ArgumentParser(description='Explore linear attention in a local web page')
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
@@ -143,6 +141,8 @@ def main() -> None:
     )
     add_options_argument(parser)
     args = parser.parse_args()
+    import gradio as gr  # after the arguments, so that -h works without it
+
     cfg, model = load_image_config(args)
     checkpoint = read_checkpoint_for(args.checkpoint, model)
     model = unwrapped(load_model(model, checkpoint)).to(args.device)

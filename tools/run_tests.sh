@@ -14,6 +14,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 FAST=(tests/ops tests/layers tests/checkpoint tests/backbones/test_weight_names.py tests/backbones/test_arguments.py)
 FAST+=(tests/backbones/test_golden.py)
 
+case "${1:-}" in
+    -h | --help)
+        sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' tools/run_tests.sh
+        exit
+        ;;
+esac
 bash tools/install.sh --dev
 # One thread per test process: OpenMP threads of several processes on few cores wait for each other.
 workers=${PYTEST_WORKERS:-$(env -u OMP_NUM_THREADS nproc)} # nproc would count OMP_NUM_THREADS
