@@ -103,6 +103,11 @@ class ModelWithBackbone(RenamesWeights):
         """Return the prefixes of the backbone's output norms, which a pretrained file may lack."""
         return tuple(f'backbone.{prefix}' for prefix in self.backbone.optional_prefixes())
 
+    def likely_model(self, weights: Mapping[str, Tensor]) -> str:
+        """Return the name of the model to which weights belong that do not fit; '' if unknown."""
+        backbone, _ = split_head(weights)
+        return self.backbone.likely_model(backbone)
+
 
 class Classifier(ModelWithBackbone):
     """A backbone and the head that it was published with: images to logits.

@@ -64,6 +64,10 @@ class RenamesWeights(nn.Module):
         """Return the prefixes of tensors that a pretrained file need not have: the output norms."""
         raise NotImplementedError
 
+    def likely_model(self, weights: Mapping[str, Tensor]) -> str:
+        """Return the name of the model to which weights belong that do not fit; '' if unknown."""
+        return ''
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
@@ -97,6 +101,7 @@ class LoadReport:
             counts; nothing is loaded if there are any.
         container: key under which the file holds the tensors.
         note: which weights were taken, if the file has plain and averaged ones.
+        likely: name of the model to which tensors that do not fit belong; '' if unknown.
     """
 
     source: str
@@ -111,6 +116,7 @@ class LoadReport:
     wrong_shape: list[str] = field(default_factory=list)
     container: str = ''
     note: str = ''
+    likely: str = ''
 
     @property
     def problems(self) -> list[str]:
@@ -145,6 +151,8 @@ class LoadReport:
         if problems:
             listing = '\n  '.join(problems)
             unfit = f'{self.source}: does not fit {self.model}; nothing was loaded'
+            if self.likely:
+                raise CheckpointError(f'{unfit}; its tensors look like those of {self.likely}')
             raise CheckpointError(f'{unfit}\n  {listing}')
 
 
@@ -394,6 +402,7 @@ def fit_weights(
             model's tensor.
     """
     versions = getattr(weights, '_metadata', None)
+    given = weights
     weights = rename_weights(model, weights)
     expected = model.state_dict()
     report = LoadReport(source, type(model).__name__)
@@ -449,6 +458,8 @@ def fit_weights(
 
     if report.problems:
         fitted.clear()
+        if isinstance(model, RenamesWeights) and adapt and not report.not_finite:
+            report.likely = model.likely_model(given)
     return fitted, report
 
 

@@ -1,0 +1,51 @@
+"""A file of another model is recognised."""
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+
+from mmpola import PolaSwin
+from mmpola.backbones import named_backbone
+from mmpola.checkpoint.load import CheckpointError, load_tensors
+
+
+def tensors_of(name, prefix=''):
+    """Return a state dict of a named model without memory: every tensor is one expanded zero."""
+    cls, arguments = named_backbone(name)
+    with torch.device('meta'):
+        backbone = cls(**arguments)
+    found = {}
+    for key, x in backbone.state_dict().items():
+        found[f'{prefix}{key}'] = torch.zeros((), dtype=x.dtype).expand(x.shape)
+    return found
+
+
+@pytest.mark.parametrize('name', ['pola_pvt_tiny', 'pola_swin_small', 'polaformer_pp_b1'])
+def test_weights_of_another_model_are_named(name):
+    with torch.device('meta'):
+        model = PolaSwin('tiny')
+    with pytest.raises(CheckpointError) as raised:
+        load_tensors(model, tensors_of(name), 'file.pth', 'model')
+    assert str(raised.value) == (
+        'file.pth: does not fit PolaSwin; nothing was loaded; its tensors look like those of '
+        f'{name}'
+    )
+
+
+def test_a_classifier_names_them_too():
+    backbone = {'type': 'mmpola.PolaPVT', 'arch': 'tiny'}
+    with torch.device('meta'):
+        model = MODELS.build(
+            {'type': 'mmpola.ImageClassifier', 'backbone': backbone, 'num_classes': 9}
+        )
+    with pytest.raises(CheckpointError, match='look like those of pola_swin_tiny'):
+        load_tensors(model, tensors_of('pola_swin_tiny', 'backbone.'), 'a.pth', 'model')
+
+
+def test_a_damaged_file_of_the_same_model_lists_its_tensors():
+    with torch.device('meta'):
+        model = PolaSwin('tiny')
+    weights = tensors_of('pola_swin_tiny')
+    del weights['stem.proj.weight']
+    with pytest.raises(CheckpointError, match=r'missing: stem\.proj\.weight'):
+        load_tensors(model, weights, 'file.pth', 'model')
