@@ -180,8 +180,19 @@ def count_accumulation(runner: Runner) -> None:
     counts = runner.cfg.optim_wrapper.get('accumulative_counts', 1)
     if scaling.get('enable') and counts > 1:
         scaling['base_batch_size'] /= counts
-        runner.logger.info(
-            f'accumulative_counts={counts}: the learning rate is for {counts} times the batch size'
+        info(f'accumulative_counts={counts}: the learning rate is for {counts} times the batch')
+
+
+def refuse_sharding(cfg: Config) -> None:
+    """Raise UsageError if weights would be split among processes.
+
+    MMEngine's Runner ignores `strategy`, and under the wrapper it initialises and saves one shard.
+    """
+    wrapper = cfg.get('model_wrapper_cfg') or {}
+    if cfg.get('strategy') or wrapper.get('type') == 'MMFullyShardedDataParallel':
+        raise UsageError(
+            'strategy, model_wrapper_cfg: expected no sharded weights (FSDP, DeepSpeed), which '
+            'cannot be clipped, saved and resumed as they are here; see docs/train.md'
         )
 
 
@@ -193,6 +204,7 @@ def build_runner(cfg: Config, hooks: list[Hook]) -> Runner:
             torch.load refuses, and SyncBN if there is no GPU.
         hooks: registered in addition to the config's.
     """
+    refuse_sharding(cfg)
     saving = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
     if saving.get('type') == 'CheckpointHook' and not saving.get('backend_args'):
         saving['type'] = 'mmpola.AtomicCheckpointHook'
@@ -214,9 +226,12 @@ def _use_cpu_processes(cfg: Config) -> None:
     passes device_ids, which a model on the CPU refuses.
     """
     torch.distributed.init_process_group('gloo')
-    cfg.model_wrapper_cfg = dict(
-        type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
-    )
+    wrapper = cfg.get('model_wrapper_cfg') or {
+        'type': 'MMDistributedDataParallel',
+        'broadcast_buffers': False,
+        'find_unused_parameters': cfg.get('find_unused_parameters', False),  # as in MMEngine
+    }
+    cfg.model_wrapper_cfg = {**wrapper, 'device_ids': None}
     if replace_sync_bn(cfg.model, ('SyncBN', 'MMSyncBN')):
         print('no GPU: SyncBN, which needs CUDA, is replaced by BN of each process')
 

@@ -176,12 +176,39 @@ def test_a_run_that_has_ended_is_not_validated_again(tiny_config, tmp_path, monk
 
 
 @pytest.mark.parametrize(('counts', 'base'), [(4, 4.0), (1, 16)])
-def test_the_learning_rate_is_scaled_by_the_images_per_step_of_the_optimizer(counts, base):
+def test_the_learning_rate_is_scaled_by_the_images_per_step_of_the_optimizer(
+    counts, base, monkeypatch
+):
     scaling = {'enable': True, 'base_batch_size': 16}
     cfg = Config({'optim_wrapper': {'accumulative_counts': counts}})
     logged = []
-    logger = SimpleNamespace(info=logged.append)
-    training.count_accumulation(SimpleNamespace(auto_scale_lr=scaling, cfg=cfg, logger=logger))
+    monkeypatch.setattr(training, 'info', logged.append)
+    training.count_accumulation(SimpleNamespace(auto_scale_lr=scaling, cfg=cfg))
     assert scaling['base_batch_size'] == base
     assert len(logged) == (counts > 1)
-    training.count_accumulation(SimpleNamespace(auto_scale_lr=None, cfg=cfg, logger=logger))
+    training.count_accumulation(SimpleNamespace(auto_scale_lr=None, cfg=cfg))
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        {'strategy': {'type': 'FSDPStrategy'}},
+        {'model_wrapper_cfg': {'type': 'MMFullyShardedDataParallel'}},
+    ],
+)
+def test_sharded_weights_are_refused(settings, tiny_config, tmp_path):
+    """MMEngine's Runner would ignore the strategy, and save one shard under the wrapper."""
+    cfg = Config.fromfile(tiny_config)
+    cfg.merge_from_dict(settings)
+    assert 'docs/train.md' in refusal(training.build_runner, cfg, [])
+
+
+def test_processes_without_a_gpu_keep_the_settings_of_their_wrapper(monkeypatch):
+    monkeypatch.setattr('torch.distributed.init_process_group', lambda backend: None)
+    cfg = Config({'model': {}, 'find_unused_parameters': True})
+    training._use_cpu_processes(cfg)
+    assert cfg.model_wrapper_cfg.find_unused_parameters is True
+    cfg.model_wrapper_cfg = {'type': 'MMDistributedDataParallel', 'static_graph': True}
+    training._use_cpu_processes(cfg)
+    assert cfg.model_wrapper_cfg.static_graph is True
+    assert cfg.model_wrapper_cfg.device_ids is None
