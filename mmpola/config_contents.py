@@ -103,8 +103,8 @@ def class_list_problem(
     for label, (one, other) in enumerate(zip_longest(expected, given)):
         if one != other:
             return (
-                f'{where}: expected the {len(expected)} classes of {source} in their order, '
-                f'{listed(expected[label:]) or "none"} from label {label} on, got {len(given)} '
-                f'classes with {listed(given[label:]) or "none"}'
+                f'{where}: expected the classes of {source} in their order, '
+                f'{listed(expected[label:]) or "none"} from label {label} on, '
+                f'got {listed(given[label:]) or "none"}'
             )
     return None

@@ -4,8 +4,9 @@ import pytest
 import torch
 from mmengine.config import Config
 
+from mmpola.apps.prediction.predictor import detector_meta
 from mmpola.engine.train import ClassesHook
-from mmpola.engine.training_checkpoint import loads_classes
+from mmpola.engine.training_checkpoint import TrainingCheckpoint, loads_classes
 from tests.helpers.configs import STATE
 from tests.helpers.processes import run_script
 
@@ -44,8 +45,8 @@ def assert_refused(result, path, loader):
     status, (line,) = result
     assert status == 2
     assert line.startswith(
-        f'error: {loader}.dataset: expected the 6 classes of {path} in their order, '
-        'star, triangle, ring, cross from label 2 on, got 6 classes with '
+        f'error: {loader}.dataset: expected the classes of {path} in their order, '
+        'star, triangle, ring, cross from label 2 on, got '
         'triangle, star, ring, cross; metainfo.classes'
     )
 
@@ -76,7 +77,18 @@ def test_a_new_run_starts_from_other_classes(run, monkeypatch):
     options = ('--cfg-options', f'load_from={run.path}', *QUICK)
     assert run('train', OTHERS, *options) == (0, [])
     (line,) = lines
-    assert 'moon from label 5 on, got 6 classes with cross; the heads start' in line
+    assert 'moon from label 5 on, got cross; the heads start' in line
+
+
+def test_predictions_have_the_names_of_the_checkpoint(tiny_config, capsys):
+    cfg = Config.fromfile(tiny_config)
+    content = {'meta': {'dataset_meta': {'classes': SWAPPED}}}
+    checkpoint = TrainingCheckpoint('a.pth', content, {})
+    assert detector_meta(cfg, checkpoint, {'classes': CLASSES})['classes'] == SWAPPED
+    line = capsys.readouterr().out
+    assert line.startswith('test_dataloader.dataset: expected the classes of a.pth in their order')
+    detector_meta(cfg, checkpoint, {'classes': SWAPPED})
+    assert capsys.readouterr().out == ''
 
 
 class RunnerOf:

@@ -6,7 +6,6 @@ import contextlib
 import io
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from mmpola.apps.data_checks.verdicts import (
 from mmpola.apps.image_reader import FIRST_IMAGES, loading_notes
 from mmpola.config_contents import (
     class_count_problems,
+    class_list_problem,
     inner_datasets,
     input_channels,
     nodes,
@@ -248,15 +248,9 @@ def check_together(
 
 def class_order_problems(first: DatasetReport, other: DatasetReport) -> list[str]:
     """Describe how the classes of two data sets differ, in names or order."""
-    if list(first.classes) == list(other.classes):
-        return []
-    pairs = zip_longest(first.classes, other.classes)
-    label = next(label for label, (one, two) in enumerate(pairs) if one != two)
-    return [
-        f'{other.loader}.dataset: expected the classes of {first.loader} in their order, '
-        f'{listed(first.classes[label:])} from label {label} on, '
-        f'got {listed(other.classes[label:]) or "none"}'
-    ]
+    where = f'{other.loader}.dataset'
+    problem = class_list_problem(first.classes, first.loader, other.classes, where)
+    return [problem] if problem else []
 
 
 def check_outer_pipelines(cfg: Config, splits: Sequence[str]) -> list[str]:

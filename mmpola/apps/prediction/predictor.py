@@ -24,7 +24,13 @@ from mmpola.apps.prediction.drawing import draw_classes
 from mmpola.apps.prediction.results import instances_as_json, label_map, panoptic_segments
 from mmpola.classification.class_folders import class_names
 from mmpola.classification.data_config import class_source
-from mmpola.config_contents import IMAGENET, inner_datasets, input_channels, predicted_classes
+from mmpola.config_contents import (
+    IMAGENET,
+    class_list_problem,
+    inner_datasets,
+    input_channels,
+    predicted_classes,
+)
 from mmpola.engine.training_checkpoint import TrainingCheckpoint
 from mmpola.messages import UsageError, listed
 from mmpola.read_image import ImageFile
@@ -172,6 +178,12 @@ def detector_meta(
     if not classes:
         count = max([number for _, number in predicted_classes(cfg.model)], default=1)
         classes = [f'class {number}' for number in range(count)]
+    named = config_meta.get('classes')
+    if checkpoint.classes and named:
+        where = 'test_dataloader.dataset'
+        problem = class_list_problem(checkpoint.classes, checkpoint.path, named, where)
+        if problem is not None:
+            print(f'{problem}; predictions have the names of the checkpoint')
     palette = checkpoint_meta.get('palette') or config_meta.get('palette') or []
     if len(palette) != len(classes):
         palette = np.random.default_rng(0).integers(0, 256, (len(classes), 3)).tolist()
