@@ -100,7 +100,7 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
 
     A run that is killed after its first checkpoint was written has no record of it yet: without a
     record it is the newest file, and with an empty one, which `ForgetHook` leaves of an earlier
-    run, the newest file that is not older. None if there is none.
+    run, the newest file that is newer than it. None if there is none.
 
     Raises:
         UsageError: neither the recorded file nor a file of its name in the work dir (which may have
@@ -111,7 +111,7 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
     if record.is_file():
         began = record.stat().st_mtime
     if not record.is_file() or record.stat().st_size == 0:
-        written = [path for path in _resumable(record.parent) if path.stat().st_mtime >= began]
+        written = [path for path in _resumable(record.parent) if path.stat().st_mtime > began]
         return written[-1] if written else None
     recorded = Path(os.fsdecode(record.read_bytes()).strip())
     for path in (record.parent / recorded.name, recorded):

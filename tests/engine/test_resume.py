@@ -131,10 +131,12 @@ def test_a_run_that_overwrites_does_not_resume_from_the_earlier_one(cfg, trained
     """`ForgetHook` empties the record; the files of the earlier run are older."""
     record = trained_work / 'last_checkpoint'
     record.write_bytes(b'')
+    os.utime(record, (20, 20))
+    os.utime(trained_work / 'epoch_2.pth', (10, 10))
     cfg.resume = True
     kept = f'{trained_work}: holds checkpoints that this run would overwrite'
     assert refusal(decide_resume, cfg).startswith(kept)
-    os.utime(trained_work / 'epoch_2.pth')
+    os.utime(trained_work / 'epoch_2.pth', (30, 30))
     assert resumed_from(cfg) == str(trained_work / 'epoch_2.pth')
 
 
