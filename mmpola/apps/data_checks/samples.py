@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -178,6 +179,7 @@ def load_samples(
             if empty:
                 return None, f'{empty[0]} (empty file)'
             return None, f'{" or ".join(files) or f"sample {index}"} ({first_line(error)})'
+        files = files or [f'sample {index}']
         if results is None:
             return None, None
         labels = labels_of(results)
@@ -245,7 +247,7 @@ def fault_of(results: Results) -> str | None:
         return f'{labels.shape[2]} channels of colours; expected one channel with class numbers'
     if labels.shape != (height, width):
         return f'{labels.shape[1]} x {labels.shape[0]} pixels, but its image {width} x {height}'
-    with Image.open(results['seg_map_path']) as file:
+    with contextlib.suppress(OSError), Image.open(results.get('seg_map_path') or '') as file:
         if file.mode.startswith('I') and np.asarray(file).max() > 255:  # mmseg takes 8 bits of it
             return 'labels above 255'
     return None

@@ -28,9 +28,10 @@ TRIES = 8
 def check_files(dataset: Any, report: DatasetReport) -> None:
     """Name images in the folder of a data set that it does not read, as their suffix is another."""
     suffix = getattr(dataset, 'img_suffix', None)
-    folder = Path((getattr(dataset, 'data_prefix', None) or {}).get('img_path') or '')
-    if suffix is None or os.path.isfile(dataset.ann_file):
+    prefix = (getattr(dataset, 'data_prefix', None) or {}).get('img_path')
+    if suffix is None or not prefix or os.path.isfile(dataset.ann_file):
         return
+    folder = Path(prefix)
     labels = Path(dataset.data_prefix.get('seg_map_path') or '')
     own = [suffix]
     if folder == labels or folder in labels.parents:

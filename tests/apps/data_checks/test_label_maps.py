@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mmcv.transforms import BaseTransform
 from PIL import Image
 
 from mmpola.apps.data_checks import check_data
@@ -131,6 +132,29 @@ def test_colours_palettes_and_16_bits(binary, maps):
     first, *_ = problems(binary)
     assert f'(2): {colours} (3 channels of colours; expected' in first
     assert f'{wide} (labels above 255)' in first
+
+
+class LoadArray(BaseTransform):
+    """A loader of somebody's own, for label maps that are files of NumPy."""
+
+    def transform(self, results):
+        """Load a label map."""
+        results['gt_seg_map'] = np.load(results['seg_map_path'])
+        results['seg_fields'].append('gt_seg_map')
+        return results
+
+
+def test_a_loader_of_ones_own(binary, maps):
+    for path in list(maps.iterdir()):
+        np.save(path.with_suffix('.npy'), np.array(Image.open(path)))
+        path.unlink()
+    dataset = binary.train_dataloader.dataset
+    dataset.seg_map_suffix = '.npy'
+    dataset.pipeline[1] = dict(type=LoadArray)
+    (report,) = check_data(binary, ('train',), whole=True)
+    assert not report.warnings
+    assert report.labels == 12 * 80 * 96
+    assert report.numbers[1] > 0
 
 
 def test_files_of_the_wrong_kind(segmentation, ade, maps):
