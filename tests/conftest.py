@@ -105,7 +105,7 @@ def root():
 
 @pytest.fixture(scope='session')
 def real_data():
-    """The folder with coco_mini, ade20k_mini, imagenet_mini and lra_mini."""
+    """The folder with coco_mini, bccd, ade20k_mini, imagenet_mini and lra_mini."""
     folder = os.environ.get('MMPOLA_REAL_DATA')
     if not folder:
         pytest.skip('MMPOLA_REAL_DATA is not set: no real data to test on')

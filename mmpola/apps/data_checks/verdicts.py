@@ -64,6 +64,12 @@ def check_labels(dataset: Any, report: DatasetReport) -> None:
         elif not report.problems:
             report.problems.append(f'{place}: has no images')
         return
+    numbered = getattr(dataset, 'cat2label', None)
+    if numbered and report.raw is None and len(numbered) != len(report.classes):  # LVIS, VOC
+        report.problems.append(
+            f'{place}: metainfo.classes: expected each category once, got {len(report.classes)} '
+            f'names for {len(numbered)} categories'
+        )
     wrong = sorted(label for label in report.numbers if not 0 <= label < len(report.classes))
     if wrong and report.classes and report.unit != PIXELS:
         count = len(report.classes)

@@ -102,6 +102,13 @@ def test_objects_that_are_all_difficult(tiny_config, tmp_path):
     assert 'all 3 are ignored (iscrowd, ignore or difficult is 1)' in line
 
 
+def test_a_class_that_is_named_twice(tiny_config, tmp_path):
+    write_voc(tmp_path / 'voc', difficult=0)
+    cfg = with_voc(Config.fromfile(tiny_config), tmp_path / 'voc', ('cat', 'cat'), ('train',))
+    (line,) = problems(cfg)
+    assert line.endswith('expected each category once, got 2 names for 1 categories')
+
+
 def test_an_image_that_does_not_exist(tiny_config, tmp_path):
     root = tmp_path / 'voc'
     write_voc(root, difficult=0)
