@@ -63,10 +63,9 @@ def test_what_cannot_be_compiled_is_refused(model, backend, message):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('unformatted_configs')
-@pytest.mark.parametrize('with_cp', [False, True])
-def test_a_detector_whose_backbone_has_windows_trains(tiny_config, tmp_path, with_cp):
+def test_a_detector_whose_backbone_has_windows_trains(tiny_config, tmp_path):
     work = tmp_path / 'work'
-    settings = ['train_cfg.max_epochs=1', f'model.backbone.with_cp={with_cp}']
+    settings = ['train_cfg.max_epochs=1', 'model.backbone.with_cp=True']
     torch.compiler.reset()
     status = run_script(
         'train',
