@@ -30,7 +30,7 @@ from mmpola.checkpoint.write import write_atomically
 from mmpola.config_contents import input_channels
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
 from mmpola.engine.validate import unwrapped
-from mmpola.messages import UsageError, counted
+from mmpola.messages import UsageError, counted, first_line
 
 BASE_HEAD = 'BaseDenseHead'
 OWN_STEPS = ('predict_by_feat', '_predict_by_feat_single', '_bbox_post_process')
@@ -58,7 +58,8 @@ class DenseDetector(nn.Module):
         channels: C of the images.
 
     Raises:
-        UsageError: the head computes boxes in a way of its own; the message names the remedy.
+        UsageError: the head computes boxes in a way of its own, or the model does not take this
+            size; the message names the remedy.
     """
 
     def __init__(self, model: Any, size: tuple[int, ...], channels: int = 3) -> None:
@@ -71,8 +72,15 @@ class DenseDetector(nn.Module):
         divisor = preprocessor.pad_size_divisor
         self.pad_value = preprocessor.pad_value
         self.padding = (0, -size[1] % divisor, 0, -size[0] % divisor)  # right and below
-        with torch.no_grad():
-            class_maps = self._head_maps(torch.zeros(1, channels, *size))[0]
+        try:
+            with torch.no_grad():
+                class_maps = self._head_maps(torch.zeros(1, channels, *size))[0]
+        except RuntimeError as error:  # of a neck that joins levels, such as RTMDet's
+            sides = ' x '.join(str(side) for side in size)
+            raise UsageError(
+                f'{type(model).__name__}: expected sides that fit the model, for example multiples '
+                f'of 32, got {sides}: {first_line(error)}'
+            ) from error
         sizes = [x.shape[-2:] for x in class_maps]
         self.priors: list[Tensor] = self.head.prior_generator.grid_priors(sizes, device='cpu')
 

@@ -148,6 +148,16 @@ def test_what_is_not_exported_whole():
     assert message == (
         'GFLHead: its boxes are computed in a way of its own; export its backbone with --backbone'
     )
+    unpadded = {**PREPROCESSOR, 'pad_size_divisor': 1}
+    joining = {
+        'type': 'CSPNeXtPAFPN',
+        'in_channels': [16, 32, 64],
+        'out_channels': 16,
+        'num_csp_blocks': 1,
+    }
+    config = {**detector_config('RetinaNet'), 'data_preprocessor': unpadded, 'neck': joining}
+    message = refusal(DenseDetector, MODELS.build(config).eval(), SIZE)
+    assert message.startswith('RetinaNet: expected sides that fit the model, for example multiples')
     soft = small_detector('RetinaNet', nms={'type': 'soft_nms', 'iou_threshold': 0.5})
     assert refusal(DenseDetector, soft, SIZE).startswith('model.test_cfg.nms: expected ')
 
