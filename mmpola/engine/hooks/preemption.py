@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from multiprocessing import RawValue
 from typing import Any
 
@@ -73,6 +73,7 @@ class PreemptionHook(Hook):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self.replaced[number] = signal.signal(number, self._receive)
         self.process = os.getpid()
+        _let_forks_be_ended()
         self.training.value = 1
         # This runs before multiprocessing terminates the workers by SIGTERM, also after an error.
         atexit.register(self._restore_handlers)
@@ -102,9 +103,7 @@ class PreemptionHook(Hook):
 
     def _receive(self, number: int, frame: Any) -> None:
         """Note the first signal; stop a single process at once at another Ctrl-C."""
-        if os.getpid() != self.process:  # a process that a metric has forked, as VOCMetric does
-            if number == signal.SIGTERM:  # how its pool ends it
-                os._exit(0)
+        if os.getpid() != self.process:  # a process that a metric has forked
             return
         if self.received is not None:
             under_torchrun = 'TORCHELASTIC_RUN_ID' in os.environ  # it passes on the first again
@@ -146,6 +145,28 @@ class PreemptionHook(Hook):
         runner.visualizer.close()
         self._restore_handlers()
         raise SystemExit(status)
+
+
+@cache
+def _let_forks_be_ended() -> None:
+    """Give processes that are forked from now on the system's handler of SIGTERM.
+
+    mmdet's VOCMetric ends its pool by SIGTERM and waits for it. Python loses a signal that a new
+    process gets before it runs, so SIGTERM is held back until the handler is replaced. Workers of
+    data loaders install their own.
+    """
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def restore() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
 
 
 def _start_worker(
