@@ -22,6 +22,7 @@ SCRIPTS = {
     'check-data': ('check_data.py', 'check the data of a config'),
     'convert': ('convert_checkpoint.py', 'convert weights'),
     'export': ('export.py', 'write a model as ONNX'),
+    'gpu': ('gpu.py', 'check the fused kernels on this GPU and switch them on'),
     'flops': ('get_flops.py', 'count parameters and multiply-accumulates'),
     'operators': ('operators.py', "let every program find mmcv's operators"),
 }

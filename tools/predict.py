@@ -36,6 +36,7 @@ from mmpola.engine.config import CHECKPOINT_HELP, add_compile_argument, add_opti
 from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
+from mmpola.kernels import ensure_checked
 from mmpola.messages import UsageError, counted, run_main
 from mmpola.read_image import check_outputs, find_images
 
@@ -73,6 +74,7 @@ def main() -> None:
     outputs = [path for image in images for path in result_files(image, args.out).values()]
     check_outputs(outputs, args.overwrite)
     checkpoint = read_checkpoint_for(args.checkpoint, model)
+    ensure_checked()
     model = load_model(model, checkpoint).to(args.device)
     if args.compile is not None:
         compile_backbone(unwrapped(model), args.compile)

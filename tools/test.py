@@ -31,6 +31,7 @@ from mmpola.engine.processes import place
 from mmpola.engine.train import evaluate
 from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
+from mmpola.kernels import ensure_checked
 from mmpola.messages import run_main
 
 
@@ -66,6 +67,7 @@ def main() -> None:
     reports = check_data(cfg, splits=('test',))
     if place(cfg.launcher).rank == 0:
         print_table(reports)
+    ensure_checked()
     evaluate(cfg, checkpoint)
 
 

@@ -31,6 +31,7 @@ from mmpola.engine.resume import decide_resume
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
 from mmpola.environment import mmcv_problem
+from mmpola.kernels import ensure_checked
 from mmpola.messages import run_main
 
 
@@ -97,6 +98,7 @@ def main() -> None:
         print_table(reports)
     for line in training_advice(cfg):
         print(line)
+    ensure_checked()
     train(cfg, model, args.overwrite, resumed.classes)
 
 

@@ -1,51 +1,26 @@
-"""Part 1: every kernel against float64, in memory full of NaN, and twice, with equal bits."""
+"""Part 1: the checks of `mmpola gpu` on more shapes, with the error budget itself as the limit."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmarks.records import Row, first_line
-from mmpola.ops.chunked import polarity_attention_chunked
-from mmpola.ops.comparison import (
-    attention_problem,
-    mix_and_gate_problem,
-    outputs_and_gradients,
-    relative_errors,
-)
-from mmpola.ops.numerics import BACKEND_EXCESS
-from mmpola.ops.reference import mix_and_gate_reference
-from mmpola.ops.triton.backend import mix_and_gate_triton, polarity_attention_triton
+from mmpola.ops.kernel_check import DTYPES, check
 
 Arguments = dict[str, Any]
 
-
-class CheckedDtype(NamedTuple):
-    """A dtype that kernels are checked in.
-
-    Attributes:
-        dtype: of the tokens.
-        tf32: whether torch's tf32 switch is on.
-        allowed_for_large_inputs: largest error of the case 'exp, large inputs', in units of
-            BACKEND_EXCESS, as the kernels' tests allow it. The weights of few keys are then nearly
-            1, and what is left of them is a small difference.
-    """
-
-    dtype: torch.dtype
-    tf32: bool
-    allowed_for_large_inputs: float
-
-
-DTYPES = {
-    'float16': CheckedDtype(torch.float16, False, 12.0),
-    'bfloat16': CheckedDtype(torch.bfloat16, False, 4.0),
-    'float32': CheckedDtype(torch.float32, False, 500.0),
-    'float32 in tf32': CheckedDtype(torch.float32, True, 12.0),
+ALLOWED_FOR_LARGE_INPUTS = {
+    'float16': 12.0,
+    'bfloat16': 4.0,
+    'float32': 500.0,
+    'float32 in tf32': 12.0,
 }
+"""Largest error of the case 'exp, large inputs', in units of BACKEND_EXCESS, as the kernels' tests
+allow it. The weights of few keys are then nearly 1, and what is left of them is a small difference.
+"""
 
 LARGE = 'exp, large inputs'
 POWER: Arguments = {'feature_map': 'PowerMap', 'batch': 2, 'heads': 2}
@@ -88,59 +63,14 @@ DRY_CASES: dict[str, tuple[int, Arguments]] = {
 def check_rows(dry_run: bool) -> Iterator[Row]:
     """Check every case in every dtype; a row's 'failure' is '' or says what is wrong."""
     cases = DRY_CASES if dry_run else CASES
-    dtypes = {'float16': DTYPES['float16']} if dry_run else DTYPES
+    dtypes = ['float16'] if dry_run else list(DTYPES)
     device = torch.device('cpu' if dry_run else 'cuda')
-    for dtype_name, checked in dtypes.items():
+    for dtype in dtypes:
         for name, (dim, arguments) in cases.items():
-            allowed = checked.allowed_for_large_inputs if name == LARGE else 1.0
-            row: Row = {'check': name, 'dtype': dtype_name}
+            allowed = ALLOWED_FOR_LARGE_INPUTS[dtype] if name == LARGE else 1.0
+            row: Row = {'check': name, 'dtype': dtype}
             try:
-                row |= check(device, checked, dim, arguments, allowed)
+                row |= check(device, dtype, dim, arguments, allowed)
             except Exception as error:  # compilers and drivers may raise anything
                 row |= {'worst result': '', 'error over budget': '', 'failure': first_line(error)}
             yield row
-    torch.backends.cuda.matmul.allow_tf32 = False  # `check` has set it for the last dtype
-
-
-def check(
-    device: torch.device, checked: CheckedDtype, dim: int, arguments: Arguments, allowed: float
-) -> Row:
-    """Run a case's kernels twice and compare output and gradients with float64.
-
-    The budget is by how much an error may exceed that of PyTorch's own operations in the same
-    dtype. Memory is filled with NaN when the first run allocates it, so elements that a kernel does
-    not write are noticed.
-    """
-    kernels: Callable[[Any], Tensor]
-    reference: Callable[[Any], Tensor]
-    if 'grid' in arguments:
-        problem = mix_and_gate_problem(device, checked.dtype, dim, **arguments)
-        kernels, reference = mix_and_gate_triton, mix_and_gate_reference
-    else:
-        problem = attention_problem(device, checked.dtype, dim, **arguments)
-        kernels, reference = polarity_attention_triton, polarity_attention_chunked
-    torch.backends.cuda.matmul.allow_tf32 = checked.tf32
-    torch.use_deterministic_algorithms(True, warn_only=True)  # this also fills new memory
-    try:
-        found = outputs_and_gradients(kernels, problem)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    again = outputs_and_gradients(kernels, problem)
-
-    exact = outputs_and_gradients(reference, problem, torch.float64)
-    reference_errors = relative_errors(outputs_and_gradients(reference, problem), exact)
-    budget_dtype = torch.float16 if checked.tf32 else checked.dtype
-    output_budget, gradient_budget = BACKEND_EXCESS[budget_dtype]
-    over_budget = {}
-    for name, error in relative_errors(found, exact).items():
-        budget = allowed * (output_budget if name == 'output' else gradient_budget)
-        over_budget[name] = (error - reference_errors[name]) / budget
-
-    worst = max(over_budget, key=lambda name: (math.isnan(over_budget[name]), over_budget[name]))
-    differing = [name for name, x in found.items() if not torch.equal(x, again[name])]
-    failure = ''
-    if not over_budget[worst] <= 1:  # also true for NaN
-        failure = f'the error of the {worst} is {over_budget[worst]:.1f} times the budget'
-    elif differing:
-        failure = f'two runs differ in the {differing[0]}'
-    return {'worst result': worst, 'error over budget': over_budget[worst], 'failure': failure}

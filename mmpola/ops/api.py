@@ -147,8 +147,8 @@ class Backend:
         unsupported: returns the reasons why it cannot handle the inputs of an operator.
         polarity_attention: computes o [B, N, H, D], differentiable, in q's dtype.
         mix_and_gate: computes y [B, N, C], differentiable, in the dtype of `attended`.
-        automatic_on: the device type on which 'auto' may choose it, after a self-check. None: any
-            device, without one.
+        device_type: the device type on which 'auto' considers it; None: any.
+        distrusted: returns the reasons why 'auto' passes it by for inputs that it can handle.
     """
 
     name: str
@@ -156,7 +156,8 @@ class Backend:
     unsupported: Callable[[Inputs], list[str]]
     polarity_attention: Callable[[AttentionInputs], Tensor]
     mix_and_gate: Callable[[MixAndGateInputs], Tensor]
-    automatic_on: str | None = None
+    device_type: str | None = None
+    distrusted: Callable[[Inputs], list[str]] = lambda inputs: []
 
 
 BACKENDS: tuple[Backend, ...] = (
@@ -166,7 +167,8 @@ BACKENDS: tuple[Backend, ...] = (
         unsupported=triton_backend.unsupported,
         polarity_attention=triton_backend.polarity_attention_triton,
         mix_and_gate=triton_backend.mix_and_gate_triton,
-        automatic_on='cuda',
+        device_type='cuda',
+        distrusted=triton_backend.distrusted,
     ),
     Backend(
         'torch',
@@ -176,7 +178,7 @@ BACKENDS: tuple[Backend, ...] = (
         mix_and_gate=mix_and_gate_reference,
     ),
 )
-"""Fastest first; 'auto' chooses the first one that can run and passes its self-check."""
+"""In the order in which 'auto' considers them; it takes the first without a reason against it."""
 
 BACKEND_NAMES = ['auto'] + [backend.name for backend in BACKENDS]
 """Values of the argument `backend`."""
@@ -215,34 +217,31 @@ def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
         ValueError: `name` is unknown.
         RuntimeError: the named backend cannot handle the inputs; the message lists every reason.
     """
-    for backend in BACKENDS:
-        if name == 'auto':
-            if backend.automatic_on is None:
-                return backend
-            if backend.automatic_on == device.type and _passes_self_check(backend, inputs):
-                return backend
-        elif name == backend.name:
-            reasons = backend.missing() or backend.unsupported(inputs)
-            if reasons:
-                raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
-            return backend
     check_backend_name(name)
-    raise RuntimeError('no backend can serve these inputs')
-
-
-def _passes_self_check(backend: Backend, inputs: Inputs) -> bool:
-    """Whether 'auto' may choose a backend on its device; if not, log the reasons once."""
-    from mmpola.ops.self_check import failures, log_once  # imports torch._dynamo, which is slow
-
+    if name == 'auto':
+        return _choose_automatically(inputs, device)
+    for backend in BACKENDS:
+        if backend.name == name:
+            break
     reasons = backend.missing() or backend.unsupported(inputs)
-    if not reasons:
-        if isinstance(inputs, AttentionInputs):
-            reasons = failures(backend.polarity_attention, polarity_attention_chunked, inputs)
-        else:
-            reasons = failures(backend.mix_and_gate, mix_and_gate_reference, inputs)
-    for reason in reasons:
-        log_once(f"backend='auto' does not use {backend.name!r}: {reason}")
-    return not reasons
+    if reasons:
+        raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
+    return backend
+
+
+def _choose_automatically(inputs: Inputs, device: torch.device) -> Backend:
+    """Return the first backend without a reason against it, and log each reason once."""
+    for backend in BACKENDS:
+        if backend.device_type not in (None, device.type):
+            continue
+        reasons = backend.missing() or backend.unsupported(inputs) or backend.distrusted(inputs)
+        if not reasons:
+            return backend
+        from mmpola.ops.kernel_record import log_once  # imports torch._dynamo: slow
+
+        for reason in reasons:
+            log_once(f"backend='auto' does not use {backend.name!r}: {reason}")
+    raise RuntimeError('no backend can serve these inputs')
 
 
 # ---- Checks of the arguments
@@ -266,9 +265,7 @@ def validate_attention(inputs: AttentionInputs) -> None:
     position = inputs.key_position
     rotary = inputs.rotary
     if not isinstance(feature_map, FeatureMap):
-        raise TypeError(
-            f'feature_map: expected PowerMap or ExpMap, got {type(feature_map).__name__}'
-        )
+        raise TypeError(f'feature_map: expected a FeatureMap, got {type(feature_map).__name__}')
     table: list[Row] = [('q', inputs.q, TOKENS), ('k', inputs.k, KEYS), ('v', inputs.v, KEYS)]
     if position is not None:
         table.append(('key_position', position, ('M', 'H', 'D')))
@@ -279,7 +276,9 @@ def validate_attention(inputs: AttentionInputs) -> None:
     if rotary is not None:
         if not feature_map.TAKES_ROTARY:
             given = type(feature_map).__name__
-            raise ValueError(f'rotary: expected feature_map to be an ExpMap, got {given}')
+            raise ValueError(
+                f'rotary: expected a feature_map that takes it, as ExpMap, got {given}'
+            )
         if not isinstance(rotary, tuple) or len(rotary) != 2:
             raise TypeError(f'rotary: expected (cos, sin), got {type(rotary).__name__}')
         table.append(('rotary cos', rotary[0], ('N', '2D')))

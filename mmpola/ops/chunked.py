@@ -27,12 +27,16 @@ CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
 
 
 def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
-    """Compute o [B, N, H, D] in q's dtype; by the reference if the call is recorded."""
+    """Compute o [B, N, H, D] in q's dtype; by the reference if the call is recorded.
+
+    So does a map of somebody else's that has only `attention`.
+    """
     dtype = inputs.q.dtype
     with without_autocast(inputs.q.device):
         inputs = _in_dtype(inputs, accumulation_dtype(dtype))
         feature_map = inputs.feature_map
-        if is_recorded():
+        has_passes = type(feature_map).chunked_forward is not FeatureMap.chunked_forward
+        if is_recorded() or not has_passes:
             output = polarity_attention_reference(inputs)
         elif torch.is_grad_enabled():
             cos = None

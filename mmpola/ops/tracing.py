@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def is_traced() -> bool:
@@ -10,8 +11,13 @@ def is_traced() -> bool:
 
 
 def is_recorded() -> bool:
-    """Whether a compiler, an exporter or a functorch transform (vmap, grad, jvp) is recording."""
-    return is_traced() or torch._C._are_functorch_transforms_active()
+    """Whether a compiler, an exporter, a functorch transform or forward-mode AD is recording."""
+    return is_traced() or torch._C._are_functorch_transforms_active() or is_forward_mode()
+
+
+def is_forward_mode() -> bool:
+    """Whether a call may have tangents: it is inside `torch.autograd.forward_ad.dual_level`."""
+    return forward_ad._current_level >= 0
 
 
 def is_batched(x: Tensor) -> bool:

@@ -3,12 +3,14 @@ properties.
 """
 
 import math
+from typing import ClassVar
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from mmpola.ops import ExpMap, PowerMap, chunked, polarity_attention
-from mmpola.ops.inputs import AttentionInputs
+from mmpola.ops.inputs import AttentionInputs, FeatureMap
 from mmpola.ops.reference import polarity_attention_reference
 from tests.helpers.attention import MAPS, draw, make_map, rotary_tables
 
@@ -414,3 +416,56 @@ def test_compiles_as_one_graph(kind):
         *(torch.autograd.grad(o, leaves, grad) for o in (compiled, attend(*leaves))), strict=True
     ):
         torch.testing.assert_close(found, expected)
+
+
+class Absolute(FeatureMap):
+    """A feature map of somebody else's, with the equations alone: |x|, one stream."""
+
+    KIND = 'absolute'
+    AXES: ClassVar = {'weight': ('H', 'D'), 'nothing': ('H', 'D')}
+    OPTIONAL: ClassVar = ('nothing',)
+    TAKES_ROTARY = False
+
+    def __init__(self, weight, nothing=None):
+        self.weight = weight
+        self.nothing = nothing
+
+    def parameters(self):
+        return {'weight': self.weight, 'nothing': self.nothing}
+
+    def attention(self, inputs):
+        weight = inputs.feature_map.weight
+        phi = inputs.q.abs() * weight
+        psi = inputs.k.abs()
+        scores = torch.einsum('bnhd,bmhd->bhnm', phi, psi)
+        scores = scores / (scores.sum(-1, keepdim=True) + inputs.eps)
+        return torch.einsum('bhnm,bmhd->bnhd', scores, inputs.v)
+
+
+def test_any_feature_map_is_accepted():
+    q, k, v = torch.randn(3, 2, 5, 2, 4, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(2, 4, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(
+        lambda *x: polarity_attention(*x[:3], Absolute(x[3])),
+        [x.detach().requires_grad_() for x in (q, k, v, weight)],
+    )
+    with pytest.raises(RuntimeError, match='expected PowerMap or ExpMap, got Absolute'):
+        polarity_attention(q, k, v, Absolute(weight), backend='triton')
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_forward_mode_outside_of_functorch(kind):
+    q, k, v, tangent = torch.randn(4, 1, 6, 2, 4, dtype=torch.float64)
+    two = torch.full((2, 4), 2.0, dtype=torch.float64)
+    feature_map = PowerMap(two)
+    if kind == 'exp':
+        feature_map = ExpMap(two.repeat(1, 2) / 4, two.repeat(1, 2) / 3)
+
+    def run(q):
+        return polarity_attention(q, k, v, feature_map)
+
+    with forward_ad.dual_level():
+        dual = run(forward_ad.make_dual(q, tangent))
+        found = forward_ad.unpack_dual(dual).tangent
+    _, expected = torch.func.jvp(run, (q,), (tangent,))
+    torch.testing.assert_close(found, expected)

@@ -63,7 +63,7 @@ EXP = ExpMap(torch.ones(3, 8), torch.ones(3, 8))
         ),
         ({'k': K.half()}, TypeError, 'k: expected the dtype of q, float32'),
         ({'k': K.to('meta')}, ValueError, 'k: expected the device of q, cpu'),
-        ({'feature_map': torch.relu}, TypeError, 'feature_map: expected PowerMap or ExpMap'),
+        ({'feature_map': torch.relu}, TypeError, 'feature_map: expected a FeatureMap'),
         (
             {'feature_map': PowerMap(torch.ones(3, 5))},
             ValueError,
@@ -89,7 +89,7 @@ EXP = ExpMap(torch.ones(3, 8), torch.ones(3, 8))
         (
             {'rotary': (torch.zeros(5, 8), torch.zeros(5, 8))},
             ValueError,
-            'rotary: expected feature_map to be an ExpMap',
+            'rotary: expected a feature_map that takes it',
         ),
         (
             {'feature_map': EXP, 'rotary': (torch.zeros(5, 8), torch.zeros(5, 8))},

@@ -1,5 +1,5 @@
-"""`backend='auto'` with the kernels themselves: it uses them where the self-check passes, under
-tracing too.
+"""`backend='auto'` with the kernels themselves: it uses them where their record says so, under
+tracing too, and the check of the kernels finds mistakes in them.
 """
 
 from dataclasses import replace
@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmpola.ops import ExpMap, PowerMap, api, mix_and_gate, polarity_attention, self_check
+from mmpola.ops import (
+    ExpMap,
+    PowerMap,
+    api,
+    kernel_check,
+    kernel_record,
+    mix_and_gate,
+    polarity_attention,
+)
 from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
 from mmpola.ops.triton import power_passes
 from tests.helpers.attention import DEVICE
@@ -18,11 +26,11 @@ GRID = (3, 4)
 
 
 @pytest.fixture(autouse=True)
-def _unchecked(monkeypatch):
+def _trusted(monkeypatch):
     triton, plain = api.BACKENDS
-    monkeypatch.setattr(api, 'BACKENDS', (replace(triton, automatic_on=DEVICE), plain))
-    monkeypatch.setattr(self_check, '_results', {})
-    monkeypatch.setattr(self_check, '_logged', set())
+    trusted = replace(triton, device_type=DEVICE, distrusted=lambda inputs: [])
+    monkeypatch.setattr(api, 'BACKENDS', (trusted, plain))
+    monkeypatch.setattr(kernel_record, '_logged', set())
 
 
 @pytest.fixture
@@ -56,17 +64,12 @@ def kernel(dim=16):
     return torch.randn(dim, 1, 3, 3, device=DEVICE), torch.randn(dim, device=DEVICE)
 
 
-@pytest.mark.parametrize(
-    'dtype', [torch.float16, torch.bfloat16, torch.float32], ids=['fp16', 'bf16', 'fp32']
-)
 @pytest.mark.parametrize('kind', ['power', 'exp'])
-def test_attention_passes_its_check(kind, dtype, logged):
-    q, k, v, _ = draw(dtype)
-    arguments = (
-        dict(rotary=rotary())
-        if kind == 'exp'
-        else dict(key_position=torch.zeros_like(k[0]).float())
-    )
+def test_attention_uses_the_kernels(kind, logged):
+    q, k, v, _ = draw(torch.float16)
+    arguments = {}
+    if kind == 'exp':
+        arguments['rotary'] = rotary()
     found = polarity_attention(q, k, v, feature_map(kind), **arguments)
     assert not logged()
     assert torch.equal(
@@ -74,27 +77,8 @@ def test_attention_passes_its_check(kind, dtype, logged):
     )
 
 
-@pytest.mark.parametrize(
-    'dtype', [torch.float16, torch.bfloat16, torch.float32], ids=['fp16', 'bf16', 'fp32']
-)
-def test_mix_and_gate_passes_its_check(dtype, logged):
-    attended, values, _, gate = draw(dtype)
-    found = mix_and_gate(attended, values, gate, *kernel(), GRID)
-    assert found.dtype == dtype
-    assert not logged()
-    assert list(self_check._results.values()) == ['']
-
-
-def test_tf32_products_may_have_tf32_noise(monkeypatch, logged):
-    """With torch's switch on, float32 products are as inaccurate as those of half inputs."""
-    monkeypatch.setattr('mmpola.ops.triton.launch.product_precision', lambda dtype: 'tf32')
-    q, k, v, _ = draw()
-    polarity_attention(q, k, v, feature_map('power'))
-    assert not logged()
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
-def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch, logged):
+@pytest.mark.parametrize('dtype', ['float16', 'float32'])
+def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch):
     right = power_passes._key_gradient
 
     def wrong(*args):
@@ -102,32 +86,26 @@ def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch, logged):
         return dk, None if dv is None else 1.1 * dv, parameters
 
     monkeypatch.setattr(power_passes, '_key_gradient', wrong)
-    q, k, v, _ = draw(dtype)
-    found = polarity_attention(q, k, v, feature_map('power'))
-    assert 'error of the gradient of v is 1.0e-01' in logged()[0]
-    assert torch.equal(found, polarity_attention(q, k, v, feature_map('power'), backend='torch'))
+    arguments = {**kernel_check.POWER, 'batch': 1, 'queries': 20, 'keys': 20}
+    row = kernel_check.check(torch.device(DEVICE), dtype, 16, arguments, kernel_check.MARGIN)
+    assert row['failure'].startswith('the error of the gradient of v is')
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
-def test_a_wrong_convolution_is_found(dtype, monkeypatch, logged):
+@pytest.mark.parametrize('dtype', ['float16', 'float32'])
+def test_a_wrong_convolution_is_found(dtype, monkeypatch):
     monkeypatch.setattr(
         triton_mix_and_gate,
         '_taps',
         lambda weight: weight.squeeze(1).permute(1, 2, 0).flip(0, 1).contiguous(),
     )
-    attended, values, _, gate = draw(dtype)
-    weight, bias = kernel()
-    found = mix_and_gate(attended, values, gate, weight, bias, GRID)
-    assert 'self-check of mix_and_gate' in logged()[0]
-    assert 'error of the output is' in logged()[0]
-    assert torch.equal(
-        found, mix_and_gate(attended, values, gate, weight, bias, GRID, backend='torch')
-    )
+    arguments = {**kernel_check.MAP, 'is_shared': True, 'batch': 1, 'grid': (5, 9)}
+    row = kernel_check.check(torch.device(DEVICE), dtype, 16, arguments, kernel_check.MARGIN)
+    assert row['failure'].startswith('the error of the output is')
 
 
 @pytest.mark.parametrize('dynamic', [False, True])
 def test_a_traced_caller_uses_the_kernels(dynamic, logged):
-    """The check runs while torch.compile traces, and the graph contains its result."""
+    """torch.compile takes the choice as a constant."""
     graphs = []
 
     def keep(graph, _):

@@ -5,11 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mmpola.ops.exp_map import ExpMap
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.power_map import PowerMap
+from mmpola.ops.tracing import is_forward_mode
 from mmpola.ops.triton import HAS_TRITON, IS_INTERPRETED, IS_TOO_OLD
 
 LARGEST_HEAD_DIM = 64
 """No published model has a larger one; states of 128 do not fit most GPUs' shared memory."""
+
+MAPS = (PowerMap, ExpMap)
+"""The feature maps that have kernels."""
 
 LOWEST_CAPABILITY = (8, 0)
 """Ampere, the first generation with tf32 products and bfloat16."""
@@ -63,13 +69,25 @@ def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
         reasons.append(
             f'{name}: expected a head dimension D <= {LARGEST_HEAD_DIM}, got D={x.shape[3]}'
         )
+    if isinstance(inputs, AttentionInputs) and type(inputs.feature_map) not in MAPS:
+        name = type(inputs.feature_map).__name__
+        reasons.append(f'feature_map: expected PowerMap or ExpMap, got {name}')
+    if is_forward_mode():
+        reasons.append("forward-mode differentiation: choose backend='torch'")
     if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
         reasons.append('tracers and exporters can record plain PyTorch operators only')
     return reasons
 
 
+def distrusted(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
+    """Return why `backend='auto'` does not use the kernels: what `mmpola gpu` has found."""
+    from mmpola.ops import kernel_record  # imports torch._dynamo: slow
+
+    return kernel_record.distrusted(inputs)
+
+
 def _too_low_capability(device: torch.device | None) -> str:
-    from mmpola.ops.self_check import too_low_capability  # imports torch._dynamo, which is slow
+    from mmpola.ops.kernel_record import too_low_capability  # imports torch._dynamo: slow
 
     return too_low_capability(device, LOWEST_CAPABILITY)
 

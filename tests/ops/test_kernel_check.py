@@ -1,0 +1,64 @@
+"""The check of the kernels: it finds wrong ones, and times both operators."""
+
+import pytest
+import torch
+
+from mmpola.ops import kernel_check
+from mmpola.ops.kernel_check import Case
+from mmpola.ops.kernel_record import MEASURED_TOKENS
+
+
+def unwritten(right):
+    """A kernel that leaves the first element of its output as it was allocated."""
+
+    def run(inputs):
+        output = right(inputs)
+        rest = output.flatten()[1:]
+        return torch.cat([torch.empty_like(rest[:1]), rest]).view_as(output)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ('kernels', 'failure'),
+    [
+        (lambda right: right, ''),
+        (lambda right: lambda inputs: 1.1 * right(inputs), 'the error of the output is'),
+        (unwritten, 'the error of the output is nan times the budget'),
+        (
+            lambda right: lambda inputs: right(inputs) * (1 + 1e-7 * torch.rand(1)),
+            'two runs differ in the output',
+        ),
+    ],
+    ids=['right', 'inaccurate', 'unwritten', 'random'],
+)
+def test_a_check_finds_kernels_that_are(kernels, failure, monkeypatch):
+    monkeypatch.setattr(
+        kernel_check, 'polarity_attention_triton', kernels(kernel_check.polarity_attention_chunked)
+    )
+    arguments = {**kernel_check.POWER, 'batch': 1, 'queries': 9, 'keys': 9}
+    device = torch.device('cpu')
+    row = kernel_check.check(device, 'float32', 8, arguments, allowed=10.0)
+    assert row['failure'].startswith(failure) if failure else row['failure'] == ''
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize('operator', kernel_check.CHECKED)
+def test_the_kernels_pass(operator):
+    """In Triton's interpreter on the CPU, or on a GPU."""
+    is_interpreted = not torch.cuda.is_available()
+    device = torch.device('cpu' if is_interpreted else 'cuda')
+    row = kernel_check.run_case(device, Case(operator, 16, 'float16'), is_interpreted)
+    assert row['failure'] == ''
+    assert list(row['speedup']) == [str(tokens) for tokens in MEASURED_TOKENS]
+    assert min(row['speedup'].values()) > 0
+
+
+def test_a_case_that_raises_is_a_row(monkeypatch):
+    def fail(*arguments):
+        raise ValueError('no such instruction\nof this GPU')
+
+    monkeypatch.setattr(kernel_check, 'check', fail)
+    row = kernel_check.run_case(torch.device('cpu'), Case('exp', 32, 'bfloat16'), True)
+    assert row['failure'] == 'ValueError: no such instruction'
+    assert row['speedup'] == {}
