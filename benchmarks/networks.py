@@ -197,6 +197,6 @@ def literal_equations() -> Iterator[None]:
 
     with (
         mock.patch('mmpola.layers.attention.polarity_attention', attend),
-        mock.patch('mmpola.layers.attention.mix_and_gate', mix),
+        mock.patch('mmpola.layers.depthwise.mix_and_gate', mix),
     ):
         yield
