@@ -169,7 +169,6 @@ def test_the_journal_says_how_a_script_ended(tmp_path):
     assert running.call(['train.py', 'no_such_config.py'], tmp_path) != 0
     (entry,) = running.read_journal(tmp_path)
     assert entry['exit_status'] not in (0, None)
-    assert entry['wall_minutes'] > 0
     assert 'no such config' in (tmp_path / 'output.log').read_text()
 
 
