@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -58,7 +59,7 @@ def check_resume(runs: Path) -> Record:
         'steps': STEPS,
         'commit': commit(),
         'killed_after_step': killed_at,
-        'resumed_from': resumed_from(killed),
+        'resumed_from_step': resumed_from(killed),
         'tensors': len(final_state(whole)),
         'differing': differing_tensors(whole, killed),
     }
@@ -82,13 +83,11 @@ def train_until_killed(folder: Path) -> int:
                 raise RuntimeError(f'{folder}: training ended too early, see output.log')
 
 
-def resumed_from(folder: Path) -> str:
-    """Return what training printed about the checkpoint that it resumed from, without the path."""
-    found = ''
-    for line in (folder / 'output.log').read_text(errors='replace').splitlines():
-        if line.startswith('--resume:') and ', after ' in line:
-            found = line.rpartition('/')[2]
-    return found
+def resumed_from(folder: Path) -> int | None:
+    """Return the step of the checkpoint that training printed it resumes from."""
+    output = (folder / 'output.log').read_text(errors='replace')
+    steps = re.findall(r'^--resume: .*iter_(\d+)\.pth', output, re.MULTILINE)
+    return int(steps[-1]) if steps else None
 
 
 def final_state(folder: Path) -> dict[str, Any]:

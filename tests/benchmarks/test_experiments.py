@@ -246,6 +246,12 @@ def test_weights_of_two_runs_are_compared_bit_for_bit(tmp_path):
     assert differing == ['optimizer.0.exp_avg']
 
 
+def test_the_step_of_the_resumed_checkpoint_is_read_from_the_log(tmp_path):
+    log = '--resume: /a: no checkpoint yet\n--resume: /a/iter_150.pth, after 150 steps\nmore\n'
+    (tmp_path / 'output.log').write_text(log)
+    assert resume_check.resumed_from(tmp_path) == 150
+
+
 def test_numbers_of_trained_networks():
     torch.manual_seed(0)
     arch = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4)}
