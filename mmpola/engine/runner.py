@@ -39,21 +39,18 @@ class Runner(mmengine.runner.Runner):
     Until the first batch, the screen shows only warnings, errors and the messages of mmpola. On a
     terminal, a progress bar then replaces the lines about training steps. The log file has
     everything.
-
-    Attributes:
-        screen: the filter of what the screen shows.
     """
 
-    screen: Screen
+    _screen: Screen
 
     def build_logger(self, *arguments: Any, **options: Any) -> MMLogger:
         """Build MMEngine's logger and put the filter in front of its screen."""
         logger = super().build_logger(*arguments, **options)
-        self.screen = Screen()
+        self._screen = Screen()
         for handler in logger.handlers:
             is_file = isinstance(handler, logging.FileHandler)
             if isinstance(handler, logging.StreamHandler) and not is_file:
-                self.screen.attach(handler)
+                self._screen.attach(handler)
         return logger
 
     def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
@@ -63,7 +60,7 @@ class Runner(mmengine.runner.Runner):
             if hooks[name] is None:  # MMEngine takes None for its own hooks only
                 del hooks[name]
         super().register_hooks(hooks, custom_hooks)
-        self.register_hook(ScreenHook(self.screen))
+        self.register_hook(ScreenHook(self._screen))
 
     def build_train_loop(self, loop: Any) -> Any:
         """Build the loop; what data sets print goes to the log file."""
