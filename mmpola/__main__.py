@@ -4,7 +4,7 @@
     mmpola COMMAND ARGUMENTS…      or: torchrun … -m mmpola COMMAND …
 
 A line of the report that is marked `ok` works, `--` is a package that is not installed, and `!!`
-must be mended: the exit status is then 1. Lines that are not `ok` end with their fix. With
+must be fixed: the exit status is then 1. Lines that are not `ok` end with their fix. With
 --openmmlab, which tools/install.sh passes, all packages are needed. The commands are in
 mmpola/commands.py.
 """

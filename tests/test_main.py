@@ -42,7 +42,7 @@ def installed(monkeypatch):
 
 
 def broken(needs_openmmlab=False):
-    """Return the lines that must be mended, by what they are about."""
+    """Return the lines that must be fixed, by what they are about."""
     return {
         finding.what: finding for finding in environment.findings(needs_openmmlab) if finding.broken
     }
