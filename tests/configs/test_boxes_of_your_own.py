@@ -1,4 +1,4 @@
-"""The eleven lines of docs/results.md train and evaluate on boxes in VOC's and COCO's format."""
+"""The first lines of docs/in_your_own_project.md train and evaluate on boxes of VOC and COCO."""
 
 import json
 import math
@@ -11,8 +11,7 @@ from mmengine.runner import Runner
 from PIL import Image
 
 from mmpola.apps.data_checks import check_data
-from tests.helpers.pages import code_blocks
-from tests.test_in_your_own_project import INSTALLED
+from tests.helpers.configs import INSTALLED, config_files
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -20,8 +19,12 @@ ANNOTATION = """<annotation><size><width>96</width><height>80</height><depth>3</
 {objects}</annotation>"""
 OBJECT = """<object><name>{name}</name><difficult>0</difficult><bndbox><xmin>{box[0]}</xmin>
 <ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax></bndbox></object>"""
-BOXES = [('cat', (11, 11, 41, 51)), ('dog', (50, 20, 90, 70))]
-POINT = ('cat', (60, 30, 60, 30))
+BOXES = [
+    ('RBC', (11, 11, 41, 51)),
+    ('WBC', (50, 20, 90, 70)),
+    ('Platelets', (20, 55, 44, 75)),
+]
+POINT = ('RBC', (60, 30, 60, 30))
 """A box without extent, as BCCD has one in each of two splits."""
 
 SMALL = """
@@ -49,14 +52,14 @@ def write_voc(folder, objects):
         text = ''.join(OBJECT.format(name=label, box=box) for label, box in objects)
         annotation = ANNOTATION.format(objects=text)
         (folder / 'Annotations' / f'{name}.xml').write_text(annotation)
-    for split in ('train', 'val'):
+    for split in ('train', 'val', 'test'):
         (folder / 'ImageSets' / 'Main' / f'{split}.txt').write_text('\n'.join(names) + '\n')
 
 
-def eleven_lines(root):
-    """Return the config of the page, which inherits from the repository's config."""
-    (text,) = [block for block in code_blocks(root / 'docs' / 'results.md') if 'my_boxes' in block]
-    assert len([line for line in text.splitlines() if line and not line.startswith('#')]) <= 11
+def lines_of(root, name):
+    """Return a config of the page, which inherits from the repository's config."""
+    text = config_files(root)[name]
+    assert len([line for line in text.splitlines() if line]) <= 11
     return text.replace(INSTALLED, f"'{root}/")
 
 
@@ -80,30 +83,32 @@ def run(text, folder, monkeypatch):
 @pytest.mark.parametrize('objects', [BOXES, [*BOXES, POINT]], ids=['boxes', 'and a point'])
 def test_voc(objects, root, tmp_path, monkeypatch):
     write_voc(tmp_path / 'data' / 'bccd', objects)
-    text = eleven_lines(root).replace("('RBC', 'WBC', 'Platelets')", "('cat', 'dog')")
-    text = text.replace('num_classes=3', 'num_classes=2')
-    _, losses, metrics = run(text, tmp_path, monkeypatch)
+    _, losses, metrics = run(lines_of(root, 'my_boxes.py'), tmp_path, monkeypatch)
     assert losses and all(math.isfinite(loss) for loss in losses)
-    assert {'coco/cat_precision', 'coco/dog_precision', 'coco/bbox_mAP_50'} <= metrics.keys()
+    precisions = {f'coco/{name}_precision' for name, _ in BOXES}
+    assert {*precisions, 'coco/bbox_mAP_50'} <= metrics.keys()
 
 
 @pytest.mark.slow
 def test_coco(root, shapes, tmp_path, monkeypatch):
     (tmp_path / 'data').mkdir()
-    (tmp_path / 'data' / 'bccd').symlink_to(shapes / 'coco')
-    classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
-    text = eleven_lines(root).replace("('RBC', 'WBC', 'Platelets')", repr(classes))
-    text = text.replace('num_classes=3', 'num_classes=6')
-    text = text.replace('metainfo=metainfo)', "metainfo=metainfo, type='CocoDataset')")
-    for split, name in (('train', 'train2017'), ('val', 'val2017')):
-        text = text.replace(
-            f"'ImageSets/Main/{split}.txt'",
-            f"'annotations/instances_{name}.json', data_prefix=dict(img='{name}/')",
-        )
+    (tmp_path / 'data' / 'boxes').symlink_to(shapes / 'coco')
+    text = lines_of(root, 'my_coco_boxes.py')
     cfg, losses, metrics = run(text, tmp_path, monkeypatch)
     assert cfg.train_dataloader.dataset.type == 'CocoDataset'
     assert losses and all(math.isfinite(loss) for loss in losses)
-    assert {f'coco/{name}_precision' for name in classes} <= metrics.keys()
+    precisions = {f'coco/{name}_precision' for name in ('circle', 'square', 'triangle')}
+    assert precisions <= metrics.keys()
+
+
+def test_longer_and_larger(root, tmp_path):
+    """The last epoch ends the schedule, and every split is resized to the larger size."""
+    for name in ('my_boxes.py', 'longer_and_larger.py'):
+        (tmp_path / name).write_text(lines_of(root, name))
+    cfg = Config.fromfile(tmp_path / 'longer_and_larger.py')
+    schedule = cfg.param_scheduler[1]
+    assert [cfg.train_cfg.max_epochs, schedule.end, schedule.T_max] == [20, 20, 20]
+    assert scales(cfg) == [(512, 384)] * 3
 
 
 def test_the_published_boxes_of_bccd(root, real_data, tmp_path, monkeypatch):
@@ -126,7 +131,13 @@ def test_the_docstring_says_how_to_read_larger_images(root, tmp_path):
     assert len(lines) == 3
     (tmp_path / 'larger.py').write_text('\n'.join([f'_base_ = {str(path)!r}', *lines]))
     cfg = Config.fromfile(tmp_path / 'larger.py')
+    assert scales(cfg) == [(512, 384)] * 3
+
+
+def scales(cfg):
+    """Return what the splits are resized to."""
+    found = []
     for split in ('train', 'val', 'test'):
         pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
-        scales = [step.scale for step in pipeline if step.type == 'Resize']
-        assert scales == [(512, 384)]
+        found += [step.scale for step in pipeline if step.type == 'Resize']
+    return found

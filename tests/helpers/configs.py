@@ -226,6 +226,9 @@ def shrink(cfg, shapes, tmp_path):
     return cfg
 
 
+INSTALLED = "__import__('mmpola').__path__[0] + '/.mim/"
+"""How the configs of pages find the installed configs, which work in any folder."""
+
 BLOCK = re.compile(r'^```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
