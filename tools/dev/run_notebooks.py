@@ -63,6 +63,8 @@ def keep_results(cell: NotebookNode) -> None:
         cell.outputs = []
     results = []
     for output in cell.outputs:
+        if 'text' in output:
+            output.text = re.sub(r'\x1b\[[\d;]*m', '', output.text)  # bold letters and colours
         if output.output_type == 'stream' and output.name == 'stderr':
             continue
         data = output.get('data', {})
