@@ -3,7 +3,9 @@
     python tools/dev/run_notebooks.py            runs and stores all, in ten minutes on two cores
     python tools/dev/run_notebooks.py --check    runs them on little data and stores nothing
 
-Outputs of cells with the tag `no-output`, such as progress, are not stored.
+The notebook on a detector trains on the photographs of BCCD, `bccd` in the folder that
+MMPOLA_REAL_DATA names, without them on generated shapes. Outputs of cells with the tag `no-output`,
+such as progress, are not stored.
 """
 
 from __future__ import annotations
