@@ -53,6 +53,10 @@ OLD_FORMAT_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 """The first bytes of files that torch.save wrote before torch 1.6; later ones are zip files."""
 
 
+REACHED_WITHIN = 10
+"""Seconds in which the hub must answer."""
+
+
 class NotDownloadedError(CheckpointError):
     """A checkpoint is neither here nor cached, and shall not be downloaded."""
 
@@ -134,6 +138,7 @@ def short_name(model: str) -> str:
 def _download_from_hub(name: str, repository: str, file: str, remedy: str, download: bool) -> Path:
     """Return the file of a Hugging Face repository in the cache; see `_errors_in_one_line`."""
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.utils import get_session
 
     address = f'{constants.ENDPOINT}/{repository}/resolve/main/{file}'
     with _errors_in_one_line(name, address, remedy):
@@ -142,6 +147,8 @@ def _download_from_hub(name: str, repository: str, file: str, remedy: str, downl
         if isinstance(cached, str):
             return Path(cached)
         if download:
+            # Without a network, this ends at once; hf_hub_download would try for half a minute.
+            get_session().head(address, timeout=REACHED_WITHIN)
             return Path(hf_hub_download(repository, file))
     raise NotDownloadedError(f'{name}: not downloaded yet')
 

@@ -190,3 +190,15 @@ def test_short_names_are_those_of_the_configs(root):
         used.add(path.stem.removeprefix('imagenet_'))
     ablations = {name for name in used if name.startswith('pola_deit_t_')}
     assert used - ablations - {'pola_swin_shapes'} <= {short_name(model) for model in NAMED}
+
+
+def test_an_unreachable_hub_is_asked_once(monkeypatch, tmp_path):
+    """huggingface_hub itself would try again and again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub.constants, 'ENDPOINT', 'http://127.0.0.1:9')
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path))
+    monkeypatch.setattr(
+        huggingface_hub, 'hf_hub_download', lambda *arguments: pytest.fail('downloads')
+    )
+    with pytest.raises(CheckpointError, match='mmpola://pola_swin_tiny: cannot be downloaded'):
+        resolve_checkpoint('mmpola://pola_swin_tiny')
