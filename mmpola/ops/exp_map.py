@@ -315,7 +315,8 @@ def query_offset(halves: Tensor, size: Tensor, shift: Tensor, eps: float) -> tup
         eps: epsilon of the normaliser.
     """
     contributes = (halves.detach() > 0) & (shift > 0)
-    shift = torch.where(contributes, shift, EXCLUDED_SHIFT)
+    # EXCLUDED_SHIFT as a literal: see `default_eps`
+    shift = torch.where(contributes, shift, -1e30)
     level = token_level(size.detach() + shift)  # a constant integer, like the shift
     stream_eps = (eps * (-level).exp()).clamp_min(torch.finfo(size.dtype).tiny)
     return shift - level, stream_eps

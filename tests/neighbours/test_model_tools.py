@@ -27,7 +27,7 @@ def without_a_network(monkeypatch):
 
 
 def needs(package):
-    if find_spec(package) is None:
+    if find_spec(package.partition('.')[0]) is None:
         pytest.skip(f'{package} is not installed')
     return import_module(package)
 

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from mmpola.ops import ExpMap, PowerMap, chunked, polarity_attention
 from mmpola.ops.inputs import AttentionInputs, FeatureMap
 from mmpola.ops.reference import polarity_attention_reference
+from mmpola.ops.triton import backend as triton_backend
 from tests.helpers.attention import MAPS, draw, make_map, rotary_tables
 
 
@@ -449,8 +450,9 @@ def test_any_feature_map_is_accepted():
         lambda *x: polarity_attention(*x[:3], Absolute(x[3])),
         [x.detach().requires_grad_() for x in (q, k, v, weight)],
     )
-    with pytest.raises(RuntimeError, match='expected PowerMap or ExpMap, got Absolute'):
-        polarity_attention(q, k, v, Absolute(weight), backend='triton')
+    inputs = AttentionInputs(q, k, v, Absolute(weight), None, None, 1e-6)
+    reason = 'feature_map: expected PowerMap or ExpMap, got Absolute'
+    assert reason in triton_backend.unsupported(inputs)
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])

@@ -119,7 +119,8 @@ def check_dataset(cfg: Config, report: DatasetReport, whole: bool, is_first: boo
         wrong = []
         if report.raw is not None:
             wrong = unreadable_annotations(dataset, report.raw)
-        reason = f'{report.kind} cannot read it ({first_line(error)})'
+        message = '; '.join(str(error).strip().splitlines())
+        reason = f'{report.kind} cannot read it ({type(error).__name__}: {message})'
         if wrong:
             reason = f'annotations that training cannot read ({len(wrong)}): {listed(wrong)}'
         where = report.place if report.paths else f'{report.loader}.dataset'

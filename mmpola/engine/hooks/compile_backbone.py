@@ -40,7 +40,10 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
         inner = inner.module
     if not hasattr(inner, 'backbone'):
         raise UsageError(f'compile: expected a model with a backbone, got {type(inner).__name__}')
-    inner.backbone.compile(backend=backend, dynamic=True)
+    # Inductor (torch 2.11) cannot order the strides of a map whose size is a symbol: it compiles a
+    # graph for each image size, up to torch's limit of eight; others then run uncompiled.
+    is_inductor = backend == 'inductor'
+    inner.backbone.compile(backend=backend, dynamic=not is_inductor)
 
 
 @HOOKS.register_module()
