@@ -186,13 +186,21 @@ def count_accumulation(runner: Runner) -> None:
 def refuse_sharding(cfg: Config) -> None:
     """Raise UsageError if weights would be split among processes.
 
-    MMEngine's Runner ignores `strategy`, and under the wrapper it initialises and saves one shard.
+    MMEngine's Runner ignores `strategy`. Under the wrapper it initialises and saves the shard of
+    the first process.
     """
-    wrapper = cfg.get('model_wrapper_cfg') or {}
-    if cfg.get('strategy') or wrapper.get('type') == 'MMFullyShardedDataParallel':
+    strategy = cfg.get('strategy')
+    if strategy:
         raise UsageError(
-            'strategy, model_wrapper_cfg: expected no sharded weights (FSDP, DeepSpeed), which '
-            'cannot be clipped, saved and resumed as they are here; see docs/train.md'
+            "strategy: expected none, because MMEngine's Runner ignores it, "
+            f'got {strategy}; remove it, see docs/train.md'
+        )
+    wrapper = cfg.get('model_wrapper_cfg') or {}
+    if wrapper.get('type') == 'MMFullyShardedDataParallel':
+        raise UsageError(
+            "model_wrapper_cfg: expected a wrapper that keeps all weights, because MMEngine's "
+            'Runner saves the weights of one process, got MMFullyShardedDataParallel; remove it, '
+            'see docs/train.md'
         )
 
 

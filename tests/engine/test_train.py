@@ -190,17 +190,24 @@ def test_the_learning_rate_is_scaled_by_the_images_per_step_of_the_optimizer(
 
 
 @pytest.mark.parametrize(
-    'settings',
+    ('settings', 'start', 'value'),
     [
-        {'strategy': {'type': 'FSDPStrategy'}},
-        {'model_wrapper_cfg': {'type': 'MMFullyShardedDataParallel'}},
+        ({'strategy': {'type': 'FSDPStrategy'}}, 'strategy: ', "{'type': 'FSDPStrategy'}"),
+        ({'strategy': 'FSDPStrategy'}, 'strategy: ', 'FSDPStrategy'),
+        (
+            {'model_wrapper_cfg': {'type': 'MMFullyShardedDataParallel'}},
+            'model_wrapper_cfg: ',
+            'MMFullyShardedDataParallel',
+        ),
     ],
 )
-def test_sharded_weights_are_refused(settings, tiny_config, tmp_path):
+def test_sharded_weights_are_refused(settings, start, value, tiny_config):
     """MMEngine's Runner would ignore the strategy, and save one shard under the wrapper."""
     cfg = Config.fromfile(tiny_config)
     cfg.merge_from_dict(settings)
-    assert 'docs/train.md' in refusal(training.build_runner, cfg, [])
+    message = refusal(training.build_runner, cfg, [])
+    assert message.startswith(start)
+    assert f'got {value}; remove it, see docs/train.md' in message
 
 
 def test_processes_without_a_gpu_keep_the_settings_of_their_wrapper(monkeypatch):
