@@ -10,7 +10,7 @@ from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine import train as training
 from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import refusal
-from tests.helpers.training import assert_same
+from tests.helpers.training import assert_same, saved
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -173,6 +173,25 @@ def test_a_run_that_has_ended_is_not_validated_again(tiny_config, tmp_path, monk
     monkeypatch.setattr('mmengine.runner.ValLoop.run', run)
     assert run_script('train', *arguments, '--resume', *options, save) == 0
     assert 'nothing is left to train or validate' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_its_last_validation_ends_as_a_whole_one(tiny_config, tmp_path):
+    """The last checkpoint is saved once more, with the metrics of the validation."""
+    options = ('--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1')
+    save = 'default_hooks.checkpoint.save_best=None'
+
+    def killed(*_):
+        raise SystemExit(9)
+
+    work = tmp_path / 'work'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('mmengine.runner.ValLoop.run', killed)
+        assert run_script('train', tiny_config, '--work-dir', work, *options, save) == 9
+    assert run_script('train', tiny_config, '--work-dir', work, '--resume', *options, save) == 0
+    whole = tmp_path / 'whole'
+    assert run_script('train', tiny_config, '--work-dir', whole, *options, save) == 0
+    assert_same(saved(work / 'epoch_1.pth'), saved(whole / 'epoch_1.pth'))
 
 
 @pytest.mark.parametrize(('counts', 'base'), [(4, 4.0), (1, 16)])

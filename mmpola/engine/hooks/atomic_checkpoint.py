@@ -121,11 +121,24 @@ class AtomicCheckpointHook(CheckpointHook):
         self.unvalidated: tuple[int, dict[str, Any]] | None = None
 
     def before_train(self, runner: Any) -> None:
-        """Remove what a killed run had begun to write."""
+        """Remove what a killed run had begun to write; know what it has not validated."""
         super().before_train(runner)
+        if runner.message_hub.runtime_info.get(VALIDATION_DUE):
+            self._note_last_step(runner)
         if is_main_process():
             for partial in Path(self.out_dir).glob(f'*.pth{PARTIAL_SUFFIX}'):
                 partial.unlink()
+
+    def _note_last_step(self, runner: Any) -> None:
+        """Note the step of a run that was killed in its last validation, to save it again."""
+        step = runner.iter
+        end = runner.max_iters
+        meta = {'epoch': runner.epoch, 'iter': runner.iter}
+        if self.by_epoch:
+            step = runner.epoch
+            end = runner.max_epochs
+        if step == end:
+            self.unvalidated = (step, meta)
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Replace what the file would pickle as classes of MMEngine and NumPy."""
