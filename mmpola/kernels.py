@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from mmpola.checkpoint.write import write_atomically
-from mmpola.ops.kernel_check import DTYPES, HEAD_DIMS, Case, all_cases
+from mmpola.ops.kernel_check import DTYPES, HEAD_DIMS, all_cases, row_of
 from mmpola.ops.kernel_record import read_record, record_key, record_path, rows_by_case
 from mmpola.ops.triton import backend as triton_backend
 
@@ -110,11 +109,6 @@ def run_check(device: torch.device, is_tiny: bool = False) -> list[Row]:
     return rows
 
 
-def row_of(case: Case) -> Row:
-    """Return the row of a case before it has run."""
-    return {**asdict(case), 'failure': '', 'speedup': {}}
-
-
 def run_child(
     device: torch.device, first: int, is_tiny: bool, add: Callable[[Row], None]
 ) -> tuple[int, str]:
@@ -127,6 +121,7 @@ def run_child(
     if is_tiny:
         command.append('--tiny')
     begun = -1
+    keys = row_of(all_cases()[0]).keys()
     with tempfile.TemporaryFile('w+') as errors:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert child.stdout is not None
@@ -140,7 +135,7 @@ def run_child(
             message = read_message(line)
             if 'begun' in message:
                 begun = message['begun']
-            elif message.keys() == row_of(all_cases()[0]).keys():
+            elif message.keys() == keys:
                 add(message)
         status = child.wait()
         errors.seek(0)

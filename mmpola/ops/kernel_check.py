@@ -14,7 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -98,6 +98,11 @@ def all_cases() -> list[Case]:
                 if operator != 'mix_and_gate' or dtype != float32_name('tf32'):
                     cases.append(Case(operator, head_dim, dtype))
     return cases
+
+
+def row_of(case: Case) -> dict[str, Any]:
+    """Return the row of a case before it has run."""
+    return {**asdict(case), 'failure': '', 'speedup': {}}
 
 
 def functions_of(arguments: Arguments) -> tuple[Callable[[Any], Tensor], Callable[[Any], Tensor]]:
@@ -213,13 +218,7 @@ def time_step(function: Callable[[Any], Tensor], problem: Problem, device: torch
 
 def run_case(device: torch.device, case: Case, is_tiny: bool) -> dict[str, Any]:
     """Check and time a case; return its row of the record."""
-    row: dict[str, Any] = {
-        'operator': case.operator,
-        'head_dim': case.head_dim,
-        'dtype': case.dtype,
-        'failure': '',
-        'speedup': {},
-    }
+    row = row_of(case)
     try:
         for arguments in CHECKED[case.operator]:
             found = check(
