@@ -35,6 +35,7 @@ def check_infos(dataset: Any, report: DatasetReport) -> None:
     is_local = getattr(dataset, 'backend_args', None) is None and hasattr(dataset, 'data_prefix')
     boxes = leaving = 0
     wrong_boxes = []
+    empty_boxes = []
     wrong_masks = []
     lacking = []
     files: list[str] = []
@@ -56,6 +57,9 @@ def check_infos(dataset: Any, report: DatasetReport) -> None:
                 left, top, right, bottom = box
                 beyond = max(-left, -top, right - width, bottom - height)
                 leaving += beyond > ROUNDING
+                is_trained = 'train' in report.splits and not instance.get('ignore_flag')
+                if is_trained and (right <= left or bottom <= top):
+                    empty_boxes.append(f'{name} ({listed(box)})')
             is_panoptic = 'segments_info' in info  # its masks are in another file
             if with_mask and not is_panoptic and not instance.get('ignore_flag'):
                 if len(instance.get('mask') or ()) == 0:
@@ -67,6 +71,12 @@ def check_infos(dataset: Any, report: DatasetReport) -> None:
         report.problems, f'{place}: images or label maps that do not exist', absent_files(files)
     )
     add_line(report.problems, f'{place}: boxes that are not finite numbers', wrong_boxes)
+    add_line(
+        report.warnings,
+        f'{place}: boxes without width or height, which can make the loss NaN; correct them, or '
+        'leave them out: filter_cfg=dict(bbox_min_size=1) in the data set',
+        empty_boxes,
+    )
     add_line(
         report.problems,
         f'{place}: images with an object without a mask, but masks are loaded (with_mask=True); '
