@@ -35,7 +35,7 @@ Every epoch is followed by a validation, whose log has AP per class; the checkpo
 stays as best_*.pth. AP is COCO's, computed from the boxes that the data set reads. Boxes narrower
 or lower than a pixel are not trained on.
 
-Expected box AP on the test split: not in the paper; ours: 48.8 (seed 0, docs/results.md).
+Expected box AP on the test split: not in the paper; ours: 48.9 (three seeds, docs/results.md).
 """
 
 _base_ = [
