@@ -1,4 +1,4 @@
-"""Reports to the screen: a summary of the run, its first step, and progress bars."""
+"""Reports to the screen: a summary of the run, its first step, progress bars, what was saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmpola.messages import counted, info
 
 
 class ScreenHook(Hook):
-    """Prints a summary of a run when it starts, and progress bars on a terminal.
+    """Prints a summary of a run when it starts, progress bars on a terminal, and what was saved.
 
     Args:
         screen: the `Screen` of the runner: its `starting` is set to False at the first batch, its
@@ -67,6 +67,11 @@ class ScreenHook(Hook):
             text = f'loss {history.current():.4f}, run ends in {left}'
             self.bar.set_postfix_str(text, refresh=False)
         self._close_if_full()
+
+    def after_train(self, runner: Any) -> None:
+        """Print the last checkpoint and the best one."""
+        for line in checkpoint_lines(runner.message_hub.runtime_info):
+            info(line)
 
     def before_val_epoch(self, runner: Any) -> None:
         """Close the bar of training."""
@@ -194,6 +199,18 @@ def training_lines(runner: Any) -> list[str]:
         f'pictures     {Path(runner.work_dir)}: first_batch.jpg, and curves.png after each '
         'validation',
     ]
+
+
+def checkpoint_lines(known: dict[str, Any]) -> list[str]:
+    """Return the lines about the checkpoints that MMEngine's hook has noted in the message hub."""
+    lines = []
+    if 'last_ckpt' in known:
+        lines.append(f'last         {known["last_ckpt"]}')
+    for name, path in known.items():
+        if name.startswith('best_ckpt'):  # one for each metric of save_best
+            score = known[name.replace('best_ckpt', 'best_score')]
+            lines.append(f'best         {path} ({score:.4g} in validation)')
+    return lines
 
 
 def optimizer_text(optim_wrapper: Any) -> str:

@@ -97,7 +97,11 @@ def test_a_terminal_gets_bars_and_the_log_file_everything(
     tiny_config, tmp_path, train_in_a_terminal
 ):
     work = tmp_path / 'work'
-    options = ('train_cfg.max_epochs=2', 'train_cfg.val_interval=1')
+    options = (
+        'train_cfg.max_epochs=2',
+        'train_cfg.val_interval=1',
+        'default_hooks.checkpoint.save_best=coco/bbox_mAP',
+    )
     output = train_in_a_terminal(tiny_config, '--work-dir', work, '--cfg-options', *options)
     lines = re.split(r'[\r\n]+', output)
     assert summary(lines) == START
@@ -106,6 +110,9 @@ def test_a_terminal_gets_bars_and_the_log_file_everything(
     assert any(line.startswith('validation: ') for line in lines)
     assert 'Epoch(train)' not in output
     assert len(re.findall(r'Epoch\(val\).*mAP', output)) == 2
+    assert f'last         {work}/epoch_2.pth' in lines
+    best = [line for line in lines if line.startswith(f'best         {work}/best_coco_bbox_mAP_')]
+    assert re.search(r'\.pth \([\d.]+ in validation\)$', best[-1])
     log = text_of_log(work)
     assert log.count('Epoch(train)') == 12
     for text in ONLY_IN_THE_LOG_FILE[:3]:
