@@ -39,7 +39,7 @@ from mmpola.apps.publish.convert import (
     convert_whole,
     write_conversion,
 )
-from mmpola.checkpoint.load import WEIGHTS, WEIGHTS_HELP
+from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.training_checkpoint import locate_checkpoint
 from mmpola.messages import run_main

@@ -17,7 +17,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.apps.data_checks import check_data, print_table
-from mmpola.checkpoint.load import WEIGHTS, WEIGHTS_HELP
+from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
 from mmpola.classification.data_config import name_imagenet_classes, name_trained_classes
 from mmpola.engine.config import (
     CHECKPOINT_HELP,

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.contents import WEIGHTS
 from mmpola.checkpoint.hub import SCHEMES, NotDownloadedError, resolve_checkpoint
-from mmpola.checkpoint.load import WEIGHTS, RenamesWeights, load_weights
+from mmpola.checkpoint.load import RenamesWeights, load_weights
 from mmpola.config_contents import nodes
 from mmpola.messages import UsageError
 

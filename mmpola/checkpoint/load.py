@@ -1,7 +1,7 @@
 """Load weights into a backbone or a classifier from any supported file: all of them or none.
 
-`load_weights` reads top to bottom: read the file, find the weights in it, rename and fit them to
-the model, load them.
+In a row: `rename` gives the tensors the model's names, `adapt_stem` and `adapt_tables` convert what
+depends on the images, `compare` reports on every tensor, and what fits is copied.
 """
 
 from __future__ import annotations
@@ -17,31 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.contents import find_weights, weights_note
 from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
 from mmpola.messages import info, listed
-
-WEIGHTS = ('model', 'ema')
-"""What a user may ask for in a file that has both: the plain or the averaged weights."""
-
-WEIGHTS_HELP = (
-    'which weights of a file that has both: plain (model) or averaged (ema); default: the averaged '
-    'ones, but the plain ones of a file of the authors of PolaFormer++'
-)
-"""Help of the option `--weights` of scripts."""
-
-AVERAGED_KEYS = ('model_ema', 'state_dict_ema')
-"""Keys of averaged weights in the files of DeiT and ConvNeXt, of timm and of PolaFormer++."""
-
-PLAIN_BESIDE_AVERAGED = 'ema_state_dict'
-"""Key of the plain weights in MMEngine's files with averaged ones, which are in `state_dict`."""
-
-BARE = 'bare state dict'
-"""Stands for the key if the file holds its tensors without one."""
-
-WRAPPER_PREFIXES = ('_orig_mod.', 'module.')
-"""Prefixes that torch.compile and DistributedDataParallel add to every name."""
 
 BATCH_NORM_COUNTER = 'num_batches_tracked'
 """End of the name of a buffer that old files may lack, as torch and MMEngine also permit."""
@@ -101,7 +81,6 @@ class LoadReport:
             counts; nothing is loaded if there are any.
         container: key under which the file holds the tensors.
         note: which weights were taken, if the file has plain and averaged ones.
-        likely: name of the model to which tensors that do not fit belong; '' if unknown.
     """
 
     source: str
@@ -116,7 +95,6 @@ class LoadReport:
     wrong_shape: list[str] = field(default_factory=list)
     container: str = ''
     note: str = ''
-    likely: str = ''
 
     @property
     def problems(self) -> list[str]:
@@ -145,15 +123,24 @@ class LoadReport:
             text += f'; new: {listed(self.new)}'
         return text
 
-    def refuse_misfits(self) -> None:
-        """Raise a CheckpointError that lists the problems, if tensors do not fit."""
-        problems = self.problems
-        if problems:
-            listing = '\n  '.join(problems)
-            unfit = f'{self.source}: does not fit {self.model}; nothing was loaded'
-            if self.likely:
-                raise CheckpointError(f'{unfit}; its tensors look like those of {self.likely}')
-            raise CheckpointError(f'{unfit}\n  {listing}')
+
+def refuse_misfits(report: LoadReport, model: nn.Module, given: Mapping[str, Tensor]) -> None:
+    """Raise a CheckpointError if tensors do not fit; it lists them, or names their own model.
+
+    Args:
+        report: what `compare` returned.
+        model: the model.
+        given: the tensors by the names in the file.
+    """
+    if not report.problems:
+        return
+    unfit = f'{report.source}: does not fit {report.model}; nothing was loaded'
+    if isinstance(model, RenamesWeights) and not report.not_finite:
+        likely = model.likely_model(given)
+        if likely:
+            raise CheckpointError(f'{unfit}; its tensors look like those of {likely}')
+    listing = '\n  '.join(report.problems)
+    raise CheckpointError(f'{unfit}\n  {listing}')
 
 
 def load_weights(model: RenamesWeights, name: str | Path, which: str | None = None) -> LoadReport:
@@ -178,15 +165,73 @@ def load_weights(model: RenamesWeights, name: str | Path, which: str | None = No
             of each, and the model keeps its weights.
     """
     path = resolve_checkpoint(name)
-    content = read_checkpoint(path)
-    container, weights = find_weights(content, path, which)
-    weights = model.rename_weights(weights)
-    notes = [weights_note(content, container), convert_stem(model, weights)]
-    note = '; '.join(filter(None, notes))
-    return load_tensors(model, weights, shown_source(name, path), container, note)
+    return load_content(model, read_checkpoint(path), shown_source(name, path), which)
 
 
-def convert_stem(model: nn.Module, weights: dict[str, Tensor]) -> str:
+def load_content(
+    model: RenamesWeights,
+    content: Any,
+    source: str,
+    which: str | None = None,
+    *,
+    new_head: bool = False,
+) -> LoadReport:
+    """Load what `read_checkpoint` returned, as `load_weights` does.
+
+    Args:
+        model: backbone or classifier.
+        content: of the file.
+        source: the file, for messages.
+        which: 'model' or 'ema', see `find_weights`.
+        new_head: a head for another number of classes stays as initialised.
+
+    Raises:
+        CheckpointError: there are no weights, or they do not fit.
+    """
+    container, given = find_weights(content, source, which)
+    weights = rename(model, given)
+    notes = [weights_note(content, container)]
+    may_lack: tuple[str, ...] = ()
+    if new_head:
+        note = drop_other_head(model, weights)
+        if note:
+            may_lack = ('head.',)
+            notes.append(note)
+    notes.append(adapt_stem(model, weights))
+    resized = adapt_tables(model, weights)
+    report = compare_pretrained(model, weights, source, may_lack)
+    report.container = container
+    report.note = '; '.join(filter(None, notes))
+    report.resized = resized
+    refuse_misfits(report, model, given)
+    own = model.state_dict()
+    with torch.no_grad():
+        for key in report.loaded:
+            own[key].copy_(weights[key])
+    info(str(report))
+    return report
+
+
+def drop_other_head(model: nn.Module, weights: dict[str, Tensor]) -> str:
+    """Drop the head of a file if it is for another number of classes than a model's.
+
+    Args:
+        model: a classifier; of any other model nothing is dropped.
+        weights: by the model's names; changed in place.
+
+    Returns:
+        What happened, for the log; '' if nothing was dropped.
+    """
+    own = model.state_dict().get('head.weight')
+    given = weights.get('head.weight')
+    if own is None or given is None or own.shape == given.shape:
+        return ''
+    del weights['head.weight']
+    weights.pop('head.bias', None)
+    return f'the head is new, the file has {len(given)} classes and the model {len(own)}'
+
+
+def adapt_stem(model: nn.Module, weights: dict[str, Tensor]) -> str:
     """Convert the first convolution of a file to the number of input channels of a model.
 
     Args:
@@ -234,123 +279,10 @@ def shown_source(name: str | Path, path: Path) -> str:
     return str(name)
 
 
-def load_tensors(
-    model: RenamesWeights,
-    weights: Mapping[str, Tensor],
-    source: str,
-    container: str,
-    note: str = '',
-    may_lack: tuple[str, ...] = (),
-) -> LoadReport:
-    """Load tensors, all or none, and log what happened.
-
-    See `fit_weights` and `LoadReport` for the arguments.
-
-    Raises:
-        CheckpointError: tensors do not fit.
-    """
-    tensors, report = fit_weights(model, weights, source, may_lack)
-    report.container = container
-    report.note = note
-    report.refuse_misfits()
-    own = model.state_dict()
-    with torch.no_grad():
-        for key, x in tensors.items():
-            own[key].copy_(x)
-    info(str(report))
-    return report
-
-
-def find_weights(
-    content: Any, source: str | Path, which: str | None = None
-) -> tuple[str, dict[str, Tensor]]:
-    """Find the weights in what `read_checkpoint` returned.
-
-    Args:
-        content: of the file.
-        source: the file, for messages.
-        which: 'model' for the plain weights, 'ema' for averaged ones. None: the averaged ones if
-            there are any, as timm and MMEngine do; but the plain ones of files that PolaFormer++'s
-            code writes, because the authors evaluate those and start their detectors from them.
-
-    Returns:
-        (key that holds them, tensors by name).
-
-    Raises:
-        CheckpointError: there are no such weights.
-    """
-    entries: Mapping[Any, Any] = {}
-    if isinstance(content, Mapping):
-        entries = {**content, BARE: content}
-    keys = _keys_of_weights(entries, which)
-    for container in keys:
-        candidate = entries.get(container)
-        if not isinstance(candidate, Mapping):
-            continue
-        found: OrderedDict[str, Tensor] = OrderedDict()
-        for key, x in candidate.items():
-            is_step_count = container == PLAIN_BESIDE_AVERAGED and key == 'steps'
-            if isinstance(key, str) and isinstance(x, Tensor) and not is_step_count:
-                found[_without_wrappers(key)] = x
-        if not found:
-            continue
-        # The versions of modules: load hooks tell by them which names a file uses.
-        versions = getattr(candidate, '_metadata', None)
-        if isinstance(versions, Mapping):
-            renamed = {}
-            for module, value in versions.items():
-                renamed[_without_wrappers(f'{module}.').removesuffix('.')] = value
-            vars(found)['_metadata'] = renamed
-        return container, found
-    kinds = {None: 'weights', 'model': 'plain weights', 'ema': 'averaged (EMA) weights'}
-    raise CheckpointError(f'{source}: no {kinds[which]} found, neither as {" nor as ".join(keys)}')
-
-
-def _keys_of_weights(entries: Mapping[Any, Any], which: str | None) -> tuple[str, ...]:
-    """Return the keys under which a file may hold the weights asked for, the preferred one first.
-
-    Raises:
-        CheckpointError: `which` is unknown.
-    """
-    if which not in (None, *WEIGHTS):
-        raise CheckpointError(f'weights: expected {" or ".join(WEIGHTS)}, got {which!r}')
-    if which == 'ema':
-        if PLAIN_BESIDE_AVERAGED in entries:
-            return ('state_dict',)
-        return AVERAGED_KEYS
-    if which == 'model':
-        return (PLAIN_BESIDE_AVERAGED, 'state_dict', 'model', BARE)
-    if 'model' in entries and 'state_dict_ema' in entries:  # as PolaFormer++'s training writes
-        return ('model',)
-    return (*AVERAGED_KEYS, 'state_dict', 'model', BARE)
-
-
-def is_averaged(content: Mapping[str, Any], container: str) -> bool:
-    """Whether the weights under a key of a file are averaged."""
-    if container == 'state_dict':
-        return PLAIN_BESIDE_AVERAGED in content
-    return container in AVERAGED_KEYS
-
-
-def weights_note(content: Mapping[str, Any], container: str) -> str:
-    """Say which weights of a file with averaged ones are under a key; '' for any other file."""
-    if is_averaged(content, container):
-        return 'averaged (EMA) weights'
-    if any(key in content for key in (*AVERAGED_KEYS, PLAIN_BESIDE_AVERAGED)):
-        return 'plain weights; the file also has averaged (EMA) ones'
-    return ''
-
-
-def _without_wrappers(key: str) -> str:
-    while key.startswith(WRAPPER_PREFIXES):  # each may wrap the other
-        key = key.partition('.')[2]
-    return key
-
-
-def rename_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def rename(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename a file's tensors to the names in a model, or in the backbones inside of it."""
     if isinstance(model, RenamesWeights):
-        return model.rename_weights(weights)
+        return with_versions(model.rename_weights(weights), weights)
     renamed = dict(weights)
     for prefix, backbone in _inner_models(model):
         inside = {}
@@ -359,7 +291,7 @@ def rename_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str,
                 inside[name.removeprefix(prefix)] = renamed.pop(name)
         for name, x in backbone.rename_weights(inside).items():
             renamed[prefix + name] = x
-    return renamed
+    return with_versions(renamed, weights)
 
 
 def _inner_models(model: nn.Module) -> list[tuple[str, RenamesWeights]]:
@@ -371,83 +303,80 @@ def _inner_models(model: nn.Module) -> list[tuple[str, RenamesWeights]]:
     return found
 
 
-def fit_weights(
+def with_versions(
+    tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return tensors with the versions of modules that torch saved with the weights they are from.
+
+    Load hooks tell by the versions which names a file uses.
+    """
+    versioned = OrderedDict(tensors)
+    versions = getattr(weights, '_metadata', None)
+    if versions is not None:
+        vars(versioned)['_metadata'] = versions
+    return versioned
+
+
+def adapt_tables(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
+    """Resize the position tables of a file to the grids and windows of a model.
+
+    Args:
+        model: backbone or classifier.
+        weights: by the model's names; changed in place.
+
+    Returns:
+        The names of the resized tables, with both shapes.
+    """
+    tables = position_tables(model)
+    resized = []
+    for key, target in model.state_dict().items():
+        x = weights.get(key)
+        if x is None or not is_plain(x) or x.shape == target.shape or not can_load(x, target):
+            continue
+        table = _resize_table(key, x, target, tables)
+        if table.shape != x.shape:
+            resized.append(f'{key} {list(x.shape)} -> {list(table.shape)}')
+            weights[key] = table
+    return resized
+
+
+def compare(
     model: nn.Module,
     weights: Mapping[str, Tensor],
     source: str,
     may_lack: tuple[str, ...] = (),
-    exact: bool = False,
-) -> tuple[dict[str, Tensor], LoadReport]:
-    """Rename tensors and fit them to a model, without loading them.
+    may_drop: tuple[str, ...] | None = None,
+) -> LoadReport:
+    """Compare tensors with the state dict of a model, without loading them.
 
-    Position tables are resized, and tensors of parts that the model does not have are dropped.
-    Entries of quantised models that are no plain tensors are passed on as they are.
+    Entries of quantised models that are no plain tensors count as fitting.
 
     Args:
-        model: gives the names, the shapes and the grids of the position tables.
-        weights: tensors by any names that `rename_weights` knows.
+        model: gives the names and shapes.
+        weights: tensors that `rename` has renamed.
         source: the file, for messages.
-        may_lack: prefixes of tensors that the file need not have, in addition to the model's
-            `optional_prefixes()`.
-        exact: the tensors must be exactly the model's state dict; only the counters of BatchNorm
-            layers may be missing, as in torch, and only stages and norms that a backbone does not
-            build are dropped. This always applies to models that are not `RenamesWeights`.
-
-    Returns:
-        (tensors to load, by the model's names; report on every tensor); there are no tensors to
-        load if one does not fit.
+        may_lack: prefixes of tensors that the file need not have. The counters of BatchNorm layers
+            may always be missing, as in torch.
+        may_drop: prefixes of tensors that are dropped if the model does not have the part that they
+            belong to; None: those of the backbones inside of the model, which do not build every
+            stage and norm.
 
     Raises:
         CheckpointError: a tensor is not dense, or has a dtype that cannot be loaded into the
             model's tensor.
     """
-    versions = getattr(weights, '_metadata', None)
-    given = weights
-    weights = rename_weights(model, weights)
+    if may_drop is None:
+        may_drop = tuple(prefix for prefix, _ in _inner_models(model))
     expected = model.state_dict()
-    report = LoadReport(source, type(model).__name__)
     parts = {_part_of_model(key) for key in expected}
-    adapt = False
-    tables: dict[str, Grid] = {}
-    may_drop = tuple(prefix for prefix, _ in _inner_models(model))
-    if isinstance(model, RenamesWeights) and not exact:
-        adapt = True  # drop what the model does not have, resize tables
-        may_drop = ('',)  # every name
-        tables = position_tables(model)
-        may_lack = model.optional_prefixes() + may_lack
-
-    fitted: OrderedDict[str, Tensor] = OrderedDict()
-    if versions is not None:
-        vars(fitted)['_metadata'] = versions
+    report = LoadReport(source, type(model).__name__)
     for key, x in weights.items():
-        if key not in expected:
-            if key.startswith(may_drop) and _part_of_model(key) not in parts:
-                report.dropped.append(key)
-            else:
-                report.unknown.append(_with_shape(key, x))
-            continue
-        target = expected[key]
-        if not is_plain(x) or not is_plain(target):
-            report.loaded.append(key)
-            fitted[key] = x
-            continue
-        _check_kind(x, target, f'{source}: {key}')
-        if adapt and x.shape != target.shape:
-            resized = _resize_table(key, x, target, tables)
-            if resized.shape != x.shape:
-                report.resized.append(f'{key} {list(x.shape)} -> {list(resized.shape)}')
-            x = resized
-        if x.shape == target.shape:
-            report.loaded.append(key)
+        if key in expected:
+            _compare_tensor(report, key, x, expected[key])
+        elif key.startswith(may_drop) and _part_of_model(key) not in parts:
+            report.dropped.append(key)
         else:
-            shapes = f'expected {list(target.shape)}, got {list(x.shape)}'
-            report.wrong_shape.append(f'{key} {shapes}{_class_count_hint(key, target, x)}')
-        finite = torch.isfinite(x)
-        if not finite.all():
-            count = int((~finite).sum())
-            report.not_finite.append(f'{key} has {count} NaN or infinite values')
-        fitted[key] = x
-
+            report.unknown.append(_with_shape(key, x))
     for key, target in expected.items():
         if key in weights:
             continue
@@ -455,12 +384,39 @@ def fit_weights(
             report.new.append(key)
         elif not key.endswith(BATCH_NORM_COUNTER):
             report.missing.append(_with_shape(key, target))
+    return report
 
-    if report.problems:
-        fitted.clear()
-        if isinstance(model, RenamesWeights) and adapt and not report.not_finite:
-            report.likely = model.likely_model(given)
-    return fitted, report
+
+def compare_pretrained(
+    model: RenamesWeights,
+    weights: Mapping[str, Tensor],
+    source: str,
+    may_lack: tuple[str, ...] = (),
+) -> LoadReport:
+    """Compare weights to start from: parts that the model does not have are dropped.
+
+    See `compare`. The file need not have the model's `optional_prefixes()` either.
+    """
+    return compare(model, weights, source, model.optional_prefixes() + may_lack, may_drop=('',))
+
+
+def _compare_tensor(report: LoadReport, key: str, x: Tensor, target: Tensor) -> None:
+    """Add a file's tensor to the lists of a report."""
+    if not is_plain(x) or not is_plain(target):
+        report.loaded.append(key)
+        return
+    if not can_load(x, target):
+        rule = f'expected a dense tensor of {listed(_dtypes(target))}'
+        raise CheckpointError(f'{report.source}: {key}: {rule}, got {x.layout} of {x.dtype}')
+    if x.shape == target.shape:
+        report.loaded.append(key)
+    else:
+        shapes = f'expected {list(target.shape)}, got {list(x.shape)}'
+        report.wrong_shape.append(f'{key} {shapes}{_class_count_hint(key, target, x)}')
+    finite = torch.isfinite(x)
+    if not finite.all():
+        count = int((~finite).sum())
+        report.not_finite.append(f'{key} has {count} NaN or infinite values')
 
 
 def is_plain(x: Any) -> bool:
@@ -491,15 +447,16 @@ def _part_of_model(key: str) -> str:
     return names[0]
 
 
-def _check_kind(x: Tensor, target: Tensor, name: str) -> None:
-    """Raise CheckpointError unless a tensor is dense and can be loaded into a target."""
-    allowed: tuple[torch.dtype, ...] = (target.dtype,)
+def can_load(x: Tensor, target: Tensor) -> bool:
+    """Whether a plain tensor is dense and has a dtype that can be loaded into a target."""
+    return x.layout == torch.strided and not x.is_nested and x.dtype in _dtypes(target)
+
+
+def _dtypes(target: Tensor) -> tuple[torch.dtype, ...]:
+    """Return the dtypes that can be loaded into a target."""
     if target.is_floating_point():
-        allowed = FLOAT_DTYPES
-    is_dense = x.layout == torch.strided and not x.is_nested
-    if not is_dense or x.dtype not in allowed:
-        rule = f'expected a dense tensor of {listed(allowed)}'
-        raise CheckpointError(f'{name}: {rule}, got {x.layout} of {x.dtype}')
+        return FLOAT_DTYPES
+    return (target.dtype,)
 
 
 def _class_count_hint(key: str, expected: Tensor, x: Tensor) -> str:

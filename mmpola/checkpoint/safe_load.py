@@ -16,36 +16,31 @@ from typing import Any
 import torch
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import is_checkpoint, resolve_checkpoint
+from mmpola.checkpoint.hub import is_checkpoint
 from mmpola.messages import first_line, listed
 
 
-def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
-    """Find a checkpoint file and return the object that it holds, without executing anything in it.
+def read_checkpoint(path: Path) -> Any:
+    """Return the object that a checkpoint file holds, without executing anything in it.
 
     Args:
-        name: path or name, see `resolve_checkpoint`, of a file written by torch.save, or a
-            .safetensors file.
-        map_location: as in torch.load; for a .safetensors file a device.
+        path: of a file written by torch.save, or of a .safetensors file.
 
     Returns:
         The content. Instances of classes that torch.load does not know are inert: NumPy's have no
         values, others are dicts.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file cannot be downloaded, is truncated or damaged, or is not a
-            checkpoint.
+        CheckpointError: the file is truncated or damaged, or is not a checkpoint.
     """
-    path = resolve_checkpoint(name)
     if not is_checkpoint(path):
         raise CheckpointError(f'{path}: not a checkpoint, or truncated')
     try:
         if path.suffix == '.safetensors':
             from safetensors.torch import load_file
 
-            return load_file(path, device=str(map_location or 'cpu'))
-        return _read_file_of_torch(path, map_location)
+            return load_file(path)
+        return _read_file_of_torch(path)
     except CheckpointError:
         raise
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
@@ -53,7 +48,7 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
         raise CheckpointError(f'{path}: not a checkpoint, or truncated ({reason})') from error
 
 
-def _read_file_of_torch(path: Path, map_location: Any) -> Any:
+def _read_file_of_torch(path: Path) -> Any:
     foreign: set[str] = set()
     if zipfile.is_zipfile(path):  # not the format before torch 1.6
         _check_sums(path)
@@ -61,7 +56,7 @@ def _read_file_of_torch(path: Path, map_location: Any) -> Any:
     stand_ins: list[Any] = [(inert(name), name) for name in foreign]
     with torch.serialization.safe_globals(stand_ins):
         try:
-            return torch.load(path, map_location=map_location, weights_only=True)
+            return torch.load(path, map_location='cpu', weights_only=True)
         except (pickle.UnpicklingError, TypeError, ValueError) as error:
             # torch wraps the reason in twenty lines.
             reason = str(error.__context__ or error).partition('\n')[0]

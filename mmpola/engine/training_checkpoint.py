@@ -14,14 +14,17 @@ from typing import Any
 from mmengine.model import revert_sync_batchnorm
 from torch import Tensor, nn
 
+from mmpola.checkpoint.contents import find_weights, is_averaged, weights_note
 from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.load import (
     LoadReport,
-    find_weights,
-    fit_weights,
-    is_averaged,
-    rename_weights,
-    weights_note,
+    RenamesWeights,
+    adapt_tables,
+    compare,
+    compare_pretrained,
+    refuse_misfits,
+    rename,
+    with_versions,
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_contents import predicted_classes
@@ -124,14 +127,29 @@ def read_checkpoint_for(
 def fit_checkpoint(
     checkpoint: TrainingCheckpoint, model: nn.Module, exact: bool = True
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Compare a checkpoint with the config's model, and return what `fit_weights` returns.
+    """Rename the weights of a checkpoint for the config's model, and compare them with it.
+
+    Args:
+        checkpoint: what `read_training_checkpoint` returned.
+        model: what `validate_config` returned.
+        exact: the weights must be the model's own. Otherwise a classifier's tables are resized, and
+            parts that it does not have are dropped.
+
+    Returns:
+        (the model's tensors, report on every tensor).
 
     Raises:
         UsageError: the file holds only a backbone, or tensors are missing, unknown, of another
             shape or not finite; the message names the first of each.
     """
     model = unwrapped(model)
-    weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
+    weights = rename(model, checkpoint.weights)
+    if exact or not isinstance(model, RenamesWeights):
+        report = compare(model, weights, checkpoint.path)
+    else:
+        resized = adapt_tables(model, weights)
+        report = compare_pretrained(model, weights, checkpoint.path)
+        report.resized = resized
     if report.problems and hasattr(model, BACKBONE):
         own = _model_parts(model.state_dict())
         own.remove(BACKBONE)
@@ -142,8 +160,9 @@ def fit_checkpoint(
                 f'its {listed(own)}; training starts from the weights of a backbone by '
                 "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
             )
-    report.refuse_misfits()
-    return weights, report
+    refuse_misfits(report, model, checkpoint.weights)
+    fitting = {name: weights[name] for name in report.loaded}
+    return with_versions(fitting, weights), report
 
 
 def _model_parts(names: Iterable[str]) -> list[str]:
@@ -161,8 +180,8 @@ def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[s
         UsageError: no tensor of the backbone fits, or the file has NaN or infinite values.
     """
     model = unwrapped(model)
-    weights = rename_weights(model, checkpoint.weights)
-    _, report = fit_weights(model, weights, checkpoint.path, exact=True)
+    weights = rename(model, checkpoint.weights)
+    report = compare(model, weights, checkpoint.path)
     if not any(name.startswith(f'{BACKBONE}.') for name in report.loaded):
         raise UsageError(
             f'load_from: {checkpoint.path}: no tensor fits the backbone, the first ones are '

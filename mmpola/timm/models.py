@@ -14,7 +14,7 @@ from mmpola.backbones import PolaDeiT
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
-from mmpola.checkpoint.load import fit_weights
+from mmpola.checkpoint.load import adapt_tables, compare_pretrained, refuse_misfits, rename
 
 GLOBAL_POOLS = ('avg', '')
 
@@ -53,19 +53,12 @@ class TimmModel(ModelWithBackbone):
             CheckpointError: with `strict`, if tensors do not fit; the message lists them.
         """
         if strict:
-            state_dict, report = fit_weights(self, state_dict, 'state_dict')
-            report.refuse_misfits()
+            weights = rename(self, state_dict)
+            adapt_tables(self, weights)
+            report = compare_pretrained(self, weights, 'state_dict')
+            refuse_misfits(report, self, state_dict)
+            state_dict = weights
         return super().load_state_dict(state_dict, strict=False, assign=assign)
-
-    def other_shape(self, weights: Mapping[str, Tensor], name: str) -> bool:
-        """Whether the model and `weights` both have that tensor, in different shapes.
-
-        Args:
-            weights: tensors under the model's names.
-            name: the tensor.
-        """
-        own = self.state_dict()
-        return name in own and name in weights and own[name].shape != weights[name].shape
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute each block's activations in the backward pass to save memory, or do not."""

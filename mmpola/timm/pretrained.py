@@ -15,15 +15,8 @@ from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.checkpoint.hub import PUBLISHED_MODELS, resolve_checkpoint
-from mmpola.checkpoint.load import (
-    convert_stem,
-    find_weights,
-    load_tensors,
-    shown_source,
-    weights_note,
-)
+from mmpola.checkpoint.load import load_content, shown_source
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
-from mmpola.messages import info
 from mmpola.timm.models import TimmModel
 
 # timm reads with weights_only=True, which would refuse the yacs config in the authors' files.
@@ -80,19 +73,7 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
             neither a published nor a local file; the message says what to do.
     """
     source, content = _read_source(model.pretrained_cfg, cache_dir)
-    container, weights = find_weights(content, source)
-    note = weights_note(content, container)
-    weights = model.rename_weights(weights)
-    may_lack: tuple[str, ...] = ()
-    if model.other_shape(weights, 'head.weight'):
-        classes = len(weights.pop('head.weight'))
-        weights.pop('head.bias', None)
-        may_lack = ('head.',)
-        counts = f'the file has {classes} classes and the model {model.num_classes}'
-        info(f'{source}: the head is new, {counts}')
-    if conversion := convert_stem(model, weights):
-        info(f'{source}: {conversion}')
-    load_tensors(model, weights, source, container, note, may_lack)
+    load_content(model, content, source, new_head=True)
 
 
 def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
@@ -106,7 +87,7 @@ def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str
         path = Path(cfg['file'])
         return cfg['file'], load_state_dict_from_path(path, weights_only=True)
     if cfg.get('file'):
-        return cfg['file'], read_checkpoint(cfg['file'])
+        return cfg['file'], read_checkpoint(resolve_checkpoint(cfg['file']))
     if cfg.get('hf_hub_id'):
         hub_id = cfg['hf_hub_id']
         arguments: dict[str, Any] = {'cache_dir': cache_dir, 'weights_only': True}

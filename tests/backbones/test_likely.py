@@ -6,7 +6,8 @@ from mmengine.registry import MODELS
 
 from mmpola import PolaSwin
 from mmpola.backbones import named_backbone
-from mmpola.checkpoint.load import CheckpointError, load_tensors
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.load import load_content
 
 
 def tensors_of(name, prefix=''):
@@ -25,7 +26,7 @@ def test_weights_of_another_model_are_named(name):
     with torch.device('meta'):
         model = PolaSwin('tiny')
     with pytest.raises(CheckpointError) as raised:
-        load_tensors(model, tensors_of(name), 'file.pth', 'model')
+        load_content(model, tensors_of(name), 'file.pth')
     assert str(raised.value) == (
         'file.pth: does not fit PolaSwin; nothing was loaded; its tensors look like those of '
         f'{name}'
@@ -39,7 +40,7 @@ def test_a_classifier_names_them_too():
             {'type': 'mmpola.ImageClassifier', 'backbone': backbone, 'num_classes': 9}
         )
     with pytest.raises(CheckpointError, match='look like those of pola_swin_tiny'):
-        load_tensors(model, tensors_of('pola_swin_tiny', 'backbone.'), 'a.pth', 'model')
+        load_content(model, tensors_of('pola_swin_tiny', 'backbone.'), 'a.pth')
 
 
 def test_a_damaged_file_of_the_same_model_lists_its_tensors():
@@ -48,4 +49,4 @@ def test_a_damaged_file_of_the_same_model_lists_its_tensors():
     weights = tensors_of('pola_swin_tiny')
     del weights['stem.proj.weight']
     with pytest.raises(CheckpointError, match=r'missing: stem\.proj\.weight'):
-        load_tensors(model, weights, 'file.pth', 'model')
+        load_content(model, weights, 'file.pth')

@@ -16,7 +16,7 @@ import mmpola
 from mmpola.backbones import named_backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, head_spec, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
-from mmpola.checkpoint.load import RenamesWeights, fit_weights, rename_weights
+from mmpola.checkpoint.load import RenamesWeights, adapt_tables, compare_pretrained, rename
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
@@ -180,7 +180,10 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
     if arch not in NAMED:
         raise UsageError(f'--arch: expected one of {", ".join(NAMED)}, got {arch}')
     model = build_named(arch, weights)
-    _, report = fit_weights(model, weights, str(source))
+    renamed = rename(model, weights)
+    adapted = dict(renamed)
+    adapt_tables(model, adapted)
+    report = compare_pretrained(model, adapted, str(source))
     if report.problems:
         advice = ''
         if isinstance(model, Classifier):
@@ -190,7 +193,6 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
     prefix = ''
     if not isinstance(model, Classifier):
         prefix = BACKBONE_PREFIX
-    renamed = rename_weights(model, weights)
     return {prefix + key: renamed[key] for key in report.loaded}
 
 
