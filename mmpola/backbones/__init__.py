@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     from mmpola.backbones.base import Backbone
 
 
+def __dir__() -> list[str]:
+    """Return the names of the backbones."""
+    return [
+        name for name, module in mmpola.PUBLIC_NAMES.items() if module.startswith(f'{__name__}.')
+    ]
+
+
 def __getattr__(name: str) -> Any:
-    if not mmpola.PUBLIC_NAMES.get(name, '').startswith(f'{__name__}.'):
+    if name not in __dir__():
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(mmpola, name)
 

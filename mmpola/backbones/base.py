@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,14 @@ from mmpola.layers import Grid, HasPositionTable, draw_table, resize_table
 
 FIRST_CONV = 'stem.proj'
 """Name of the convolution that reads the image."""
+
+
+class HeadSpec(NamedTuple):
+    """The layers between a backbone's last map and the average over its tokens."""
+
+    out_norm: bool = False  # the backbone's own output norm
+    norm_eps: float | None = None  # epsilon of a LayerNorm; None for no LayerNorm
+    projection: bool = False  # 1x1 convolution, BatchNorm and SiLU
 
 
 class Stage(HasPositionTable):
@@ -126,6 +134,12 @@ class Backbone(RenamesWeights):
 
     released_names: ClassVar[ReleasedNames] = ReleasedNames()
     """How the family's released files name the parameters; by default as this backbone does."""
+
+    head: ClassVar[HeadSpec] = HeadSpec()
+    """The head of the classifier that the family was published with."""
+
+    block_stride: ClassVar[int | None] = None
+    """Pixels per token of a family without a pyramid, in which each block is a stage."""
 
     chained_norms: ClassVar[bool] = False
     """Whether the next stage reads the normalised tokens of a stage; files must then have norms."""

@@ -6,50 +6,19 @@ Parameter names of the heads are those of the released weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
+from mmpola import backbones
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.load import RenamesWeights
 from mmpola.layers import draw_layer
+from mmpola.messages import listed
 
 HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
 """Prefixes of a head's tensors in the authors' files; all others are the backbone's."""
-
-
-class HeadSpec(NamedTuple):
-    """The layers between a backbone's last map and the average over its tokens."""
-
-    out_norm: bool = False  # the backbone's own output norm
-    norm_eps: float | None = None  # epsilon of a LayerNorm; None for no LayerNorm
-    projection: bool = False  # 1x1 convolution, BatchNorm and SiLU
-
-
-HEAD_SPECS: dict[type[Backbone], HeadSpec] = {
-    PolaPVT: HeadSpec(),
-    PolaPVTv2: HeadSpec(out_norm=True),
-    PolaSwin: HeadSpec(norm_eps=1e-5),
-    PolaDeiT: HeadSpec(norm_eps=1e-6),
-    PolaFormerPP: HeadSpec(projection=True),
-}
-
-
-def head_spec(backbone: Any) -> HeadSpec:
-    """Return the head that a class of backbones was published with.
-
-    Raises:
-        ValueError: `backbone` is neither a class of `HEAD_SPECS` nor a subclass of one.
-    """
-    for cls, spec in HEAD_SPECS.items():
-        if isinstance(backbone, type) and issubclass(backbone, cls):
-            return spec
-    known = ', '.join(cls.__name__ for cls in HEAD_SPECS)
-    raise ValueError(
-        f'backbone: expected one of {known}, got {getattr(backbone, "__name__", backbone)}'
-    )
 
 
 def head_layer(features: int, num_classes: int, *, convolution: bool) -> nn.Module:
@@ -142,7 +111,11 @@ class Classifier(ModelWithBackbone):
         arguments: dict[str, Any] | None = None,
         **base: Any,
     ) -> None:
-        spec = head_spec(backbone)
+        if not isinstance(backbone, type) or not issubclass(backbone, Backbone):
+            raise ValueError(
+                f'backbone: expected one of {listed(dir(backbones), None)}, got {backbone}'
+            )
+        spec = backbone.head
         arguments = {'out_norm': spec.out_norm, **(arguments or {})}
         if arguments['out_norm'] != spec.out_norm:
             raise ValueError(

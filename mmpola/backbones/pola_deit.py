@@ -20,7 +20,7 @@ from mmpola.backbones.arguments import (
     resolve_arch,
     token_grid,
 )
-from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.base import Backbone, HeadSpec, Stage
 from mmpola.backbones.weight_names import POLA_DEIT
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
@@ -106,6 +106,8 @@ class PolaDeiT(Backbone):
     """
 
     released_names = POLA_DEIT
+    head = HeadSpec(norm_eps=NORM_EPS)
+    block_stride = PATCH_SIZE
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from mmpola.backbones.arguments import (
     resolve_arch,
     token_grid,
 )
-from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.base import Backbone, HeadSpec, Stage
 from mmpola.backbones.weight_names import POLA_PVT_V2
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
@@ -201,6 +201,7 @@ class PolaPVTv2(Backbone):
     """
 
     released_names = POLA_PVT_V2
+    head = HeadSpec(out_norm=True)
     chained_norms = True
 
     def __init__(

@@ -22,7 +22,7 @@ from mmpola.backbones.arguments import (
     resolve_arch,
     token_grid,
 )
-from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.base import Backbone, HeadSpec, Stage
 from mmpola.backbones.weight_names import POLA_SWIN
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
@@ -132,6 +132,7 @@ class PolaSwin(Backbone):
     """
 
     released_names = POLA_SWIN
+    head = HeadSpec(norm_eps=NORM_EPS)
 
     def __init__(
         self,

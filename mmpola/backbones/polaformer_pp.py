@@ -24,7 +24,7 @@ from mmpola.backbones.arguments import (
     resolve_arch,
     token_grid,
 )
-from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.base import Backbone, HeadSpec, Stage
 from mmpola.backbones.weight_names import POLAFORMER_PP
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
@@ -255,6 +255,7 @@ class PolaFormerPP(Backbone):
     """
 
     released_names = POLAFORMER_PP
+    head = HeadSpec(projection=True)
 
     def __init__(
         self,

@@ -10,9 +10,8 @@ from timm.models import FeatureInfo
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from mmpola.backbones import PolaDeiT
 from mmpola.backbones.base import Backbone
-from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
+from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 from mmpola.checkpoint.load import adapt_tables, compare_pretrained, refuse_misfits, rename
 
@@ -274,7 +273,7 @@ class TimmFeatures(TimmModel):
         if out_indices is None:
             out_indices = default_maps(backbone, arguments['arch'])
         arguments = _backbone_arguments(arguments, in_chans, img_size)
-        arguments.setdefault('out_norm', head_spec(backbone).out_norm)
+        arguments.setdefault('out_norm', backbone.head.out_norm)
         arguments['out_indices'], _ = feature_take_indices(stages, out_indices)
         self.backbone = backbone(**arguments)
         self.feature_info = FeatureInfo(_feature_info(self.backbone), self.backbone.out_indices)
@@ -296,9 +295,9 @@ class TimmFeatureDict(TimmFeatures):
 
 
 def default_maps(backbone: type[Backbone], arch: Any) -> int:
-    """Return how many of the last stages are returned: all four; as in timm, three of PolaDeiT."""
+    """Return how many of the last stages are returned: all; without a pyramid three, as in timm."""
     stages = backbone.stage_count(arch)
-    if issubclass(backbone, PolaDeiT):
+    if backbone.block_stride is not None:
         return min(3, stages)
     return stages
 

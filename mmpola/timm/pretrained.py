@@ -10,10 +10,9 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
 
-from mmpola.backbones import PolaDeiT, named_backbone
+from mmpola.backbones import named_backbone
 from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
-from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.checkpoint.hub import PUBLISHED_MODELS, resolve_checkpoint
 from mmpola.checkpoint.load import load_content, shown_source
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
@@ -36,9 +35,7 @@ def pretrained_config(name: str) -> dict[str, Any]:
     url = ''
     if name in PUBLISHED_MODELS:
         url = f'mmpola://{name}'
-    stride = STRIDES[-1]
-    if backbone is PolaDeiT:
-        stride = PATCH_SIZE
+    stride = backbone.block_stride or STRIDES[-1]
     crop_pct = 0.875
     if size == 384:
         crop_pct = 1.0

@@ -12,32 +12,14 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
-from mmpola.backbones import (
-    PolaDeiT,
-    PolaFormerPP,
-    PolaPVT,
-    PolaPVTv2,
-    PolaSwin,
-    named_backbone,
-    pola_deit,
-    pola_pvt,
-    pola_pvt_v2,
-    pola_swin,
-    polaformer_pp,
-)
+from mmpola import backbones
+from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.weight_names import to_released
 from mmpola.checkpoint.load import load_weights
 from mmpola.layers import position_tables
 from mmpola.zoo import NAMED
 
-MODULES = {
-    pola_swin: PolaSwin,
-    pola_pvt: PolaPVT,
-    pola_pvt_v2: PolaPVTv2,
-    pola_deit: PolaDeiT,
-    polaformer_pp: PolaFormerPP,
-}
 PYRAMID = {
     'embed_dims': (8, 16, 24, 32),
     'depths': (1, 2, 2, 1),
@@ -66,6 +48,7 @@ SMALL = {
         {**DEIT, 'attn_types': 'LLSS', 'mixing': None, 'polarity': False},
     ),
 }
+CLASSES = list(dict.fromkeys(cls for cls, _ in SMALL.values()))
 SIZES = [(33, 47), (97, 130)]
 
 EVERY_SMALL = pytest.mark.parametrize('name', SMALL)
@@ -432,7 +415,7 @@ def test_the_exported_program_gives_equal_outputs(name):
 
 
 @pytest.mark.parametrize(
-    ('cls', 'arch'), [(cls, arch) for module, cls in MODULES.items() for arch in module.ARCHS]
+    ('cls', 'arch'), [(cls, arch) for cls in CLASSES for arch in inspect.getmodule(cls).ARCHS]
 )
 def test_every_named_arch_at_an_odd_size(cls, arch):
     """Shapes and strides of the full models; on the meta device nothing is computed."""
@@ -444,17 +427,11 @@ def test_every_named_arch_at_an_odd_size(cls, arch):
         assert x.shape == (1, model.embed_dims[index], -(-512 // stride), -(-683 // stride))
 
 
-@pytest.mark.parametrize('module', MODULES, ids=lambda module: MODULES[module].__name__)
-def test_every_arch_is_named(module):
-    named = [
-        settings['arch'] for cls, settings in NAMED.values() if cls == MODULES[module].__name__
-    ]
-    assert set(named) == set(module.ARCHS)
+@pytest.mark.parametrize('cls', CLASSES)
+def test_every_arch_is_named(cls):
+    named = [settings['arch'] for name, settings in NAMED.values() if name == cls.__name__]
+    assert set(named) == set(inspect.getmodule(cls).ARCHS)
 
 
 def test_every_backbone_passes_these_tests():
-    assert (
-        {cls for cls, _ in SMALL.values()}
-        == set(MODULES.values())
-        == {named_backbone(name)[0] for name in NAMED}
-    )
+    assert {cls.__name__ for cls in CLASSES} == set(dir(backbones))

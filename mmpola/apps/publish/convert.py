@@ -14,7 +14,7 @@ from torch import Tensor
 
 import mmpola
 from mmpola.backbones import named_backbone
-from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, head_spec, split_head
+from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
 from mmpola.checkpoint.load import RenamesWeights, adapt_tables, compare_pretrained, rename
 from mmpola.checkpoint.write import write_atomically
@@ -206,7 +206,7 @@ def build_named(arch: str, weights: dict[str, Tensor]) -> RenamesWeights:
         if 'head.weight' not in weights:
             return backbone_class(out_norm=True, **arguments)
         projection = None
-        if 'proj.weight' in weights and head_spec(backbone_class).projection:
+        if 'proj.weight' in weights and backbone_class.head.projection:
             projection = len(weights['proj.weight'])
         num_classes = len(weights['head.weight'])
         return Classifier(backbone_class, num_classes, projection=projection, arguments=arguments)
