@@ -1,5 +1,6 @@
 """The linear attention layers: maps and tokens, the authors' weights, gradients, ablations."""
 
+import re
 from functools import partial
 
 import pytest
@@ -123,12 +124,6 @@ def test_projections_may_be_wrapped_by_adapters(layer):
         attention(torch.randn(2, 6, 3, 5))
 
 
-@EVERY_LAYER
-def test_half_precision_keeps_its_dtype(layer):
-    attention = layer(8, 2, grid=(4, 4)).bfloat16()
-    assert attention(torch.randn(1, 16, 8, dtype=torch.bfloat16), (4, 4)).dtype == torch.bfloat16
-
-
 def test_both_projections_compute_the_same_attention():
     """Given the same weights and no reduction, Pola-PVT's layer equals Pola-Swin's."""
     attention = PolaAttention(8, 2, grid=(4, 4)).double()
@@ -144,9 +139,8 @@ def test_both_projections_compute_the_same_attention():
 
 @EVERY_LAYER
 def test_an_unknown_backend_is_refused(layer):
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=r"^backend: .*got 'tritn'$"):
         layer(8, 2, grid=(4, 4), backend='tritn')
-    assert str(raised.value) == "backend: expected one of ['auto', 'triton', 'torch'], got 'tritn'"
 
 
 def drawn(layer, **arguments):
@@ -158,13 +152,15 @@ def drawn(layer, **arguments):
 
 
 @EVERY_ABLATION
-def test_an_ablated_layer_trains_all_its_parameters(ablation):
+def test_an_ablated_layer_trains_all_its_parameters_and_takes_an_empty_batch(ablation):
     attention = drawn(AblatedPolaAttention, **ablation)
-    output = attention(torch.randn(2, 15, 8, dtype=torch.float64), (3, 5))
-    assert output.shape == (2, 15, 8)
-    output.square().sum().backward()
-    for name, parameter in attention.named_parameters():
-        assert parameter.grad.abs().sum() > 0, name
+    for batch in (2, 0):
+        attention.zero_grad()
+        output = attention(torch.randn(batch, 15, 8, dtype=torch.float64), (3, 5))
+        assert output.shape == (batch, 15, 8)
+        output.square().sum().backward()
+        for name, parameter in attention.named_parameters():
+            assert (parameter.grad.abs().sum() > 0) == (batch > 0), name
 
 
 @EVERY_ABLATION
@@ -177,15 +173,6 @@ def test_an_ablated_layer_runs_under_autocast_and_in_half_precision(ablation):
     output = attention.bfloat16()(x.bfloat16(), (4, 4))
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output.float(), expected, rtol=0.1, atol=0.02)
-
-
-@EVERY_ABLATION
-def test_an_ablated_layer_takes_an_empty_batch(ablation):
-    attention = AblatedPolaAttention(8, 2, grid=(4, 4), **ablation)
-    output = attention(torch.empty(0, 16, 8), (4, 4))
-    assert output.shape == (0, 16, 8)
-    output.sum().backward()
-    assert all(parameter.grad.abs().sum() == 0 for parameter in attention.parameters())
 
 
 def literal(attention, x, grid):
@@ -265,10 +252,10 @@ def test_a_map_is_its_tokens_on_their_grid(layer):
     found = attention(maps)
     expected = attention(maps.flatten(2).mT, (3, 5)).mT.unflatten(2, (3, 5))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    assert found.is_contiguous()
-    assert attention(maps.to(memory_format=torch.channels_last)).is_contiguous(
-        memory_format=torch.channels_last
-    )
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        same = attention.to(memory_format=memory_format)(maps.to(memory_format=memory_format))
+        assert same.is_contiguous(memory_format=memory_format)
+        torch.testing.assert_close(same, found)
 
 
 @EVERY_LAYER
@@ -288,28 +275,22 @@ def test_tokens_without_a_grid_are_refused(layer):
     ],
 )
 def test_an_input_that_does_not_fit_is_refused(layer, shape, grid):
-    with pytest.raises(ValueError, match=r'^x: expected .*C=8') as raised:
+    with pytest.raises(ValueError, match=rf'^x: .*C=8.*{re.escape(str(list(shape)))}'):
         layer(8, 2, grid=(4, 4))(torch.randn(shape), grid)
-    assert str(list(shape)) in str(raised.value)
 
 
 @EVERY_LAYER
 @pytest.mark.parametrize('grid', [(4, 5), 16, (4.0, 4.0), (-4, -4), (16,)])
 def test_a_grid_that_does_not_fit_is_refused(layer, grid):
-    with pytest.raises(ValueError, match=r'^grid: .*N = 16') as raised:
+    with pytest.raises(ValueError, match=rf'^grid: .*N = 16.*got {re.escape(str(grid))}'):
         layer(8, 2, grid=(4, 4))(torch.randn(1, 16, 8), grid)
-    assert f'got {grid}' in str(raised.value)
 
 
 @EVERY_LAYER
 @pytest.mark.parametrize(('dim', 'heads'), [(8, 3), (6, 2), (8, 0)])
 def test_heads_of_an_odd_dimension_are_refused(layer, dim, heads):
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=rf'^num_heads: .*dim={dim}.*got {heads}$'):
         layer(dim, heads, grid=(4, 4))
-    assert str(raised.value).startswith(
-        f'num_heads: expected a number that divides dim={dim} into heads of an even'
-    )
-    assert str(raised.value).endswith(f'got {heads}')
 
 
 GOLDEN = {

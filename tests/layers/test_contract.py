@@ -203,12 +203,3 @@ def test_empty_batches_and_single_tokens_have_gradients(name, size, batch):
         net.arguments['grid'] = size
     for part in gradients(net, draw(name, *size, batch=batch)):
         assert part.isfinite().all()
-
-
-@pytest.mark.parametrize('name', MAPS)
-def test_a_map_keeps_its_memory_format(name):
-    net, x = build(name), draw(name)
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        found = net.to(memory_format=memory_format)(x.to(memory_format=memory_format))
-        assert found.is_contiguous(memory_format=memory_format)
-        torch.testing.assert_close(found, net(x))

@@ -78,24 +78,9 @@ def test_equals_the_equations_written_literally(arguments):
 
 
 @pytest.mark.parametrize('float_mask', [False, True])
-def test_padded_keys_change_nothing_whatever_they_hold(float_mask):
-    attention = build(8, 2)
-    query, key = draw(2, 5, 8), draw(2, 9, 8)
-    mask = torch.arange(9).expand(2, 9) >= 6
-    expected, _ = attention(query, key[:, :6], key[:, :6])
-    key[:, 6] = torch.nan
-    key[:, 7] = torch.inf
-    given = torch.zeros(2, 9).masked_fill(mask, -torch.inf) if float_mask else mask
-    torch.testing.assert_close(
-        attention(query, key, key, given)[0], expected, rtol=1e-12, atol=1e-12
-    )
-    nothing, _ = attention(query, key, key, torch.ones(2, 9, dtype=torch.bool))
-    torch.testing.assert_close(nothing, attention.out_proj.bias.expand_as(nothing), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize('float_mask', [False, True])
 @pytest.mark.parametrize('arguments', [{}, {'gate': True}, {'kdim': 6, 'vdim': 10}], ids=str)
-def test_padded_keys_change_no_gradient_whatever_they_hold(arguments, float_mask):
+def test_padded_keys_change_no_output_and_no_gradient(arguments, float_mask):
+    """Whatever they hold; nor does it matter whether they are there."""
     attention = build(8, 2, **arguments)
     shapes = [(2, 5, 8), (2, 9, attention.kdim), (2, 9, attention.vdim)]
     mask = torch.arange(9).expand(2, 9) >= 6
@@ -110,16 +95,20 @@ def test_padded_keys_change_no_gradient_whatever_they_hold(arguments, float_mask
     def gradients(inputs):
         inputs = [x.requires_grad_() for x in inputs]
         output, _ = attention(*inputs, mask)
-        return torch.autograd.grad(output.square().sum(), [*inputs, *attention.parameters()])
+        leaves = [*inputs, *attention.parameters()]
+        return [output, *torch.autograd.grad(output.square().sum(), leaves)]
 
     found = gradients(broken)
     torch.testing.assert_close(found, gradients(finite))
-    for of_padding in (found[1][:, 6:], found[2][:, 6:]):
+    for of_padding in (found[2][:, 6:], found[3][:, 6:]):
         assert not of_padding.any()
+    query, *shorter = finite[0], finite[1][:, :6], finite[2][:, :6]
+    alone, _ = attention(query, *shorter, mask[:, :6])
+    torch.testing.assert_close(found[0], alone, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize('float_mask', [False, True])
-def test_a_sample_without_keys_has_gradients_of_zero(float_mask):
+def test_a_sample_without_keys_attends_to_nothing_and_has_gradients_of_zero(float_mask):
     attention = build(8, 2)
     x = draw(2, 5, 8).requires_grad_()
     mask = torch.tensor([[True], [False]]).expand(2, 5)
@@ -130,6 +119,8 @@ def test_a_sample_without_keys_has_gradients_of_zero(float_mask):
     if float_mask:
         leaves.append(mask)
     output, _ = attention(x, x, x, mask)
+    nothing = attention.out_proj.bias.expand(5, 8)
+    torch.testing.assert_close(output[0], nothing, rtol=0, atol=0)
     gradients = torch.autograd.grad(output.square().sum(), leaves)
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert not gradients[0][0].any()
@@ -141,17 +132,6 @@ def test_a_constant_added_to_all_keys_changes_nothing(constant):
     attention = build(8, 2)
     x, mask = draw(2, 5, 8), draw(2, 5)
     torch.testing.assert_close(attention(x, x, x, mask + constant)[0], attention(x, x, x, mask)[0])
-
-
-def test_a_sample_of_padding_has_finite_gradients():
-    """With a float mask its largest entry is -inf."""
-    layer = build(8, 2)
-    x = draw(2, 5, 8).requires_grad_()
-    mask = torch.zeros(2, 5)
-    mask[1] = -torch.inf
-    output, _ = layer(x, x, x, key_padding_mask=mask)
-    grads = torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])
-    assert all(grad.isfinite().all() for grad in grads)
 
 
 def test_layouts_agree():
@@ -167,36 +147,19 @@ def test_layouts_agree():
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    ('name', 'value'),
     [
-        (
-            {'need_weights': True},
-            'need_weights: expected False, because linear attention has no [N, M] weights, got',
-        ),
-        (
-            {'attn_mask': torch.zeros(5, 5)},
-            'attn_mask: expected None, because linear attention sums the keys before',
-        ),
-        (
-            {'is_causal': True},
-            'is_causal: expected False, because linear attention sums the keys before queries',
-        ),
-        (
-            {'key_padding_mask': torch.zeros(5, 2)},
-            'key_padding_mask: expected [2, 5] like the keys, got [5, 2]',
-        ),
-        (
-            {'key_padding_mask': torch.zeros(2, 5).long()},
-            'key_padding_mask: expected bool (True: padding) or floating',
-        ),
+        ('need_weights', True),
+        ('attn_mask', torch.zeros(5, 5)),
+        ('is_causal', True),
+        ('key_padding_mask', torch.zeros(5, 2)),
+        ('key_padding_mask', torch.zeros(2, 5).long()),
     ],
 )
-def test_what_linear_attention_cannot_do_is_refused(arguments, message):
+def test_what_linear_attention_cannot_do_is_refused(name, value):
     x = torch.randn(2, 5, 8)
-    with pytest.raises((TypeError, ValueError)) as raised:
-        PolaMultiheadAttention(8, 2, batch_first=True)(x, x, x, **arguments)
-    assert str(raised.value).startswith(message)
-    assert '\n' not in str(raised.value)
+    with pytest.raises((TypeError, ValueError), match=f'^{name}: expected .*, got [^\n]*$'):
+        PolaMultiheadAttention(8, 2, batch_first=True)(x, x, x, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -212,18 +175,13 @@ def test_what_linear_attention_cannot_do_is_refused(arguments, message):
     ids=str,
 )
 def test_shapes_that_do_not_fit_each_other_are_refused(shapes):
-    with pytest.raises(
-        ValueError,
-        match=r'^query, key, value: expected \[B, N, C\] \(batch_first=True\) or \[N, C\] with',
-    ):
+    with pytest.raises(ValueError, match=r'^query, key, value: expected '):
         PolaMultiheadAttention(8, 2, batch_first=True)(*map(torch.randn, shapes))
 
 
 def test_a_mask_of_unbatched_keys_has_one_axis():
     query, key = draw(5, 8), draw(7, 8)
-    with pytest.raises(
-        ValueError, match=r'^key_padding_mask: expected \[7\] like the keys, got \[1, 7\]$'
-    ):
+    with pytest.raises(ValueError, match=r'^key_padding_mask: expected \[7\].*got \[1, 7\]$'):
         build(8, 2)(query, key, key, draw(1, 7))
 
 

@@ -93,19 +93,6 @@ def test_the_operators_of_compiled_programs(grid, shift):
     )
 
 
-@pytest.mark.parametrize('size', [1, 2, 3, 7, 12])
-def test_the_relative_position_index_numbers_offsets_row_by_row(size):
-    """The bias of positions p, q is row (2s-1) (row_p - row_q + s - 1) + column_p - column_q + s -
-    1 of its table.
-    """
-    row, column = (
-        i.flatten() for i in torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij')
-    )
-    row_offset, column_offset = row[:, None] - row + size - 1, column[:, None] - column + size - 1
-    index = windows.relative_position_index(size)
-    assert torch.equal(index, row_offset * (2 * size - 1) + column_offset)
-
-
 @pytest.fixture
 def made(monkeypatch):
     """The grids and shifts whose windows are made from now on."""
