@@ -2,16 +2,50 @@
 
 import pytest
 
-from mmpola import PolaSwin
+from mmpola import PolaDeiT, PolaPVT, PolaSwin
 from mmpola.backbones.arguments import (
     block_types,
     check_heads,
     check_out_indices,
-    drop_path_rates,
     token_grid,
 )
 
 SMALL = {'embed_dims': 8, 'depths': (1, 2, 2, 1), 'num_heads': (1, 1, 2, 2)}
+
+
+DEIT = {'embed_dims': 16, 'depth': 4, 'num_heads': 2}
+PYRAMID = {**SMALL, 'embed_dims': (8, 8, 8, 8), 'mlp_ratios': (2, 2, 2, 2)}
+
+
+@pytest.mark.parametrize(
+    ('cls', 'name', 'value'),
+    [
+        (PolaSwin, 'out_indices', (5,)),
+        (PolaSwin, 'window_size', 0),
+        (PolaSwin, 'backend', 'tritn'),
+        (PolaSwin, 'frozen_stages', 5),
+        (PolaSwin, 'attn_types', 'LLS'),
+        (PolaSwin, 'attn_types', ('L', 'L', 'LSL', 'S')),
+        (PolaSwin, 'arch', {**SMALL, 'depth': 1}),
+        (PolaDeiT, 'out_indices', (4,)),
+        (PolaDeiT, 'frozen_stages', 5),
+        (PolaDeiT, 'attn_types', 'LS'),
+        (PolaDeiT, 'mixing', 'conv'),
+        (PolaPVT, 'pola_sr_ratios', (8, 4, 2)),
+        (PolaPVT, 'pola_sr_ratios', '8421'),
+        (PolaPVT, 'softmax_sr_ratios', (8, 4, 2, 0)),
+    ],
+)
+def test_wrong_arguments_are_named(cls, name, value):
+    small = {PolaSwin: SMALL, PolaDeiT: DEIT, PolaPVT: PYRAMID}[cls]
+    with pytest.raises(ValueError, match=rf'^{name}: expected .*, got '):
+        cls(**{'arch': small, name: value})
+
+
+@pytest.mark.parametrize('cls', [PolaSwin, PolaDeiT])
+def test_an_unknown_arch_names_the_known_ones(cls):
+    with pytest.raises(ValueError, match=r"^arch: expected one of \['tiny', 'small', 'base'\]"):
+        cls('huge')
 
 
 def last_rate(**arguments):
@@ -22,16 +56,6 @@ def test_the_drop_path_rate_defaults_to_that_of_the_arch():
     assert last_rate(arch=SMALL) == 0
     assert last_rate(arch='tiny') == pytest.approx(0.2)
     assert last_rate(arch='tiny', drop_path_rate=0.1) == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize('last', [0.0, 0.1, 0.55])
-@pytest.mark.parametrize('depths', [[1], [2, 2, 2, 2], [1, 3], [3, 8, 27, 3]])
-def test_drop_path_rates_rise_linearly_from_0_over_all_stages(last, depths):
-    blocks = sum(depths)
-    expected = [last * block / max(1, blocks - 1) for block in range(blocks)]
-    found = drop_path_rates(last, depths)
-    assert [len(stage) for stage in found] == depths
-    assert [rate for stage in found for rate in stage] == pytest.approx(expected, rel=1e-6)
 
 
 def test_drop_path_rates_count_stages_that_are_not_built():

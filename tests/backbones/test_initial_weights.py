@@ -13,7 +13,6 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from mmpola.backbones import PolaPVTv2
-from mmpola.layers import DepthwiseDeformableConv
 
 RECORDED = json.loads(
     (Path(__file__).parents[1] / 'golden' / 'training' / 'inits.json').read_text()
@@ -77,8 +76,3 @@ def test_convolutions_of_pola_pvt_v2_start_as_in_flatten():
             math.sqrt(2 / fan_out), rel=5 / math.sqrt(2 * number)
         )
         assert not conv.bias.any()
-
-
-def test_offsets_of_the_deformable_convolution_start_at_zero():
-    layer = DepthwiseDeformableConv(8, 3)
-    assert not layer.offset.weight.any() and not layer.offset.bias.any()

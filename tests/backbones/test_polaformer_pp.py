@@ -141,28 +141,3 @@ def test_only_stages_with_layer_scale_have_gammas(on):
             for gamma in gammas:
                 assert_close(gamma, torch.full_like(gamma, 1 if stage < 2 else 1e-6))
     model(images(1, 3, 64, 64))
-
-
-def test_frozen_stages_keep_their_statistics():
-    model = PolaFormerPP(SMALL, frozen_stages=2).train()
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model(images(2, 3, 64, 64))
-    for name, buffer in model.named_buffers():
-        assert torch.equal(buffer, before[name]) == name.startswith(
-            ('stem.', 'stages.0.', 'stages.1.')
-        ), name
-
-
-def test_norm_eval_keeps_every_statistic():
-    model = PolaFormerPP(SMALL, norm_eval=True).train()
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model(images(2, 3, 64, 64))
-    assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
-    assert model.stages[0].blocks[0].training
-
-
-def test_head_dimensions_that_do_not_divide_into_rotary_pairs_are_refused():
-    with pytest.raises(
-        ValueError, match='num_heads: expected a head dimension that is a multiple of 4'
-    ):
-        PolaFormerPP({**SMALL, 'embed_dims': (18, 32, 64, 96)})
