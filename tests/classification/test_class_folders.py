@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,13 +52,9 @@ def tree(tmp_path):
 
 
 def build(root, classes=None):
-    return ClassFolders(
-        str(root), training=False, transform=PLAIN_TRANSFORM, classes=classes and str(classes)
-    )
-
-
-def build_with(root, names):
-    return ClassFolders(str(root), training=False, transform=PLAIN_TRANSFORM, classes=names)
+    if isinstance(classes, Path):
+        classes = str(classes)
+    return ClassFolders(str(root), training=False, transform=PLAIN_TRANSFORM, classes=classes)
 
 
 def listed(data):
@@ -105,15 +102,10 @@ def test_links_to_folders_and_images_are_followed(tree, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('link', 'target', 'linked', 'first'),
-    [
-        ('10/up', '..', '10/up/10', '10'),
-        ('10/again', 'deep', '10/deep', '10/again'),
-        ('2/other', '../10', '10', '2/other'),
-        ('20', '10', '20', '10'),
-    ],
+    ('link', 'target'),
+    [('10/up', '..'), ('10/again', 'deep'), ('2/other', '../10'), ('20', '10')],
 )
-def test_a_folder_that_links_reach_twice_is_refused(link, target, linked, first, tree):
+def test_a_folder_that_links_reach_twice_is_refused(link, target, tree):
     (tree / link).symlink_to(target)
     with pytest.raises(ValueError, match=re.escape(f'{tree}: expected every folder once')):
         build(tree)
@@ -150,11 +142,9 @@ def test_a_thousand_classes_are_those_of_imagenet_unless_the_data_has_as_many(tm
 
 
 def test_names_of_classes_may_be_given(tree):
-    assert build_with(tree, ['10', '2']).labels.tolist() == [0, 0, 1]
-    with pytest.raises(
-        ValueError, match=f'^{tree}: lacks classes that the list `classes` has: 1, 3$'
-    ):
-        build_with(tree, ['1', '2', '3', '10'])
+    assert build(tree, ['10', '2']).labels.tolist() == [0, 0, 1]
+    with pytest.raises(ValueError, match=f'^{tree}: .* has: 1, 3$'):
+        build(tree, ['1', '2', '3', '10'])
     assert class_source({'root': str(tree), 'classes': ['10', '2']}, 2) == ['10', '2']
 
 
@@ -167,49 +157,38 @@ def test_names_that_are_not_utf8_are_read(tmp_path):
 
 
 PROBLEMS = {
-    'absent': (None, None, '{root}: no such folder or file'),
-    'flat': (
-        {'': ['a.jpg']},
-        None,
-        '{root}: expected {root}/CLASS/IMAGE, got images directly in the folder',
-    ),
-    'nothing': ({'': []}, None, '{root}: expected {root}/CLASS/IMAGE, got no class folders'),
-    'empty class': (
-        {'a': ['x.jpg'], 'b': [], 'c': ['x.txt']},
-        None,
-        '{root}: class folders without images '
-        '(.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp): b, c',
-    ),
-    'other classes': (
-        {f'd{i}': ['x.jpg'] for i in range(7)} | {'a': ['x.jpg']},
-        {'a': ['x.jpg'], 'b': ['x.jpg']},
-        '{root}: lacks classes that {classes} has: b\n'
-        '{root}: has classes that {classes} lacks: d0, d1, d2, d3, d4 and 2 more',
+    'absent': (None, None, 'no such folder or file'),
+    'flat': ({'': ['a.jpg']}, None, 'got images directly in the folder'),
+    'nothing': ({'': []}, None, 'got no class folders'),
+    'empty class': ({'a': ['x.jpg'], 'b': [], 'c': ['x.txt']}, None, ': b, c'),
+    'missing class': ({'a': ['x.jpg']}, {'a': ['x.jpg'], 'b': ['x.jpg']}, ' has: b'),
+    'more classes': (
+        {f'd{number}': ['x.jpg'] for number in range(7)},
+        {'d0': ['x.jpg']},
+        ' lacks: d1, d2, d3, d4, d5 and 1 more',
     ),
 }
+"""Case -> files by class, those of the folder that names the classes, the problem."""
 
 
 @pytest.mark.parametrize('case', PROBLEMS)
 def test_problems(case, tmp_path):
-    files, others, message = PROBLEMS[case]
+    files, others, problem = PROBLEMS[case]
     root = tmp_path / 'root'
     classes = None
     if files is not None:
         fill(root, files)
     if others is not None:
         classes = fill(tmp_path / 'others', others)
-    with pytest.raises(ValueError, match=re.escape(message.format(root=root, classes=classes))):
+    with pytest.raises(ValueError, match=f'^{root}: .*{problem}'):
         build(root, classes)
 
 
 def test_archives_are_refused(tree, tmp_path):
     archive = tmp_path / 'train.tar'
     archive.touch()
-    for root, classes, rule in (
-        (archive, None, 'a folder'),
-        (tree, archive, 'a folder or a .txt file'),
-    ):
-        with pytest.raises(ValueError, match=re.escape(f'{archive}: expected {rule}')):
+    for root, classes in ((archive, None), (tree, archive)):
+        with pytest.raises(ValueError, match=f'^{archive}: expected a folder'):
             build(root, classes)
 
 
@@ -277,25 +256,20 @@ def test_an_exif_rotation_is_not_applied(tmp_path):
     assert rgb_image((tmp_path / 'rotated.jpg').read_bytes()).size == (2, 1)
 
 
-@pytest.mark.parametrize(('training', 'transform'), [(True, RECIPE), (False, PLAIN_TRANSFORM)])
 @pytest.mark.parametrize('content', ['empty', 'truncated', 'text', 'missing'])
-def test_an_image_that_cannot_be_read_is_named(training, transform, content, colours, tmp_path):
+def test_an_image_that_cannot_be_read_is_named(content, colours, tmp_path):
     shutil.copytree(colours / 'val' / 'red', tmp_path / 'red')
     path = tmp_path / 'red' / '1.png'
-    data = ClassFolders(str(tmp_path), training=training, transform=transform)
+    data = build(tmp_path)
     whole = path.read_bytes()
+    broken = {'empty': b'', 'truncated': whole[: len(whole) // 2], 'text': b'<html>404</html>'}
     if content == 'missing':
         path.unlink()
-    elif content == 'empty':
-        path.write_bytes(b'')
-    elif content == 'truncated':
-        path.write_bytes(whole[: len(whole) // 2])
     else:
-        path.write_bytes(b'<html>404</html>')
+        path.write_bytes(broken[content])
     data[0]
-    with pytest.raises(OSError) as raised:
+    with pytest.raises(OSError, match=f'^{path}: expected an image that can be read, got '):
         data[1]
-    assert str(raised.value).startswith(f'{path}: expected an image that can be read, got ')
 
 
 def test_random_transforms_depend_only_on_the_draw(colours):
@@ -304,19 +278,6 @@ def test_random_transforms_depend_only_on_the_draw(colours):
     assert torch.equal(one, data[SampleKey(3, 0, 5)]['inputs'])
     assert not torch.equal(one, data[SampleKey(3, 0, 6)]['inputs'])
     assert not torch.equal(one, data[SampleKey(3, 1, 5)]['inputs'])
-
-
-@pytest.mark.real_data
-def test_every_real_image_is_read(real_data):
-    data = ClassFolders(
-        f'{real_data}/imagenet_mini/val',
-        training=False,
-        transform=PLAIN_TRANSFORM,
-        classes=f'{real_data}/imagenet_mini/train',
-    )
-    assert len(data) == 409
-    means = [data[i]['inputs'].mean().item() for i in range(0, len(data), 9)]
-    assert 0.3 < np.mean(means) < 0.6
 
 
 def test_sub_folders_are_read_in_the_order_of_their_names(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """Batches are stacked and mixed, and their soft targets sum to 1."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -91,26 +89,18 @@ def test_the_classifier_sets_its_number_of_classes():
 def test_a_label_that_the_model_does_not_have_is_named_with_its_file():
     given = batch(2)
     given['data_samples'][1] = BaseDataElement(metainfo={'img_path': 'train/z/1.jpg'}, gt_label=6)
-    with pytest.raises(
-        ValueError, match=re.escape('train/z/1.jpg: expected a gt_label below num_classes=6')
-    ):
+    with pytest.raises(ValueError, match=r'^train/z/1\.jpg: .*num_classes=6'):
         preprocessor()(given, training=True)
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        ({'label_smoothing': 1.0}, 'label_smoothing: expected a number in [0, 1)'),
-        ({'mixup': {'mixup_alpha': 0.0}}, 'mixup: expected mixup_alpha or cutmix_alpha above 0'),
-    ],
+    ('name', 'value'), [('label_smoothing', 1.0), ('mixup', {'mixup_alpha': 0.0})]
 )
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        ClassificationPreprocessor(**arguments)
+def test_bad_arguments(name, value):
+    with pytest.raises(ValueError, match=f'^{name}: expected '):
+        ClassificationPreprocessor(**{name: value})
 
 
 def test_soft_targets_need_a_number_of_classes():
-    with pytest.raises(
-        ValueError, match='num_classes: expected the number of classes for soft targets'
-    ):
+    with pytest.raises(ValueError, match=r'^num_classes: expected '):
         ClassificationPreprocessor(mixup=MIXUP)(batch(2), training=True)
