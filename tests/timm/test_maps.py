@@ -13,28 +13,6 @@ import mmpola.timm  # noqa: F401  # registers the models
 from tests.helpers.models import SMALL, SWIN, images
 
 
-@pytest.mark.parametrize(
-    'name', ['pola_pvt_tiny', 'pola_swin_tiny', 'pola_pvt_v2_b0', 'polaformer_pp_b0']
-)
-def test_features_only_returns_a_list_of_maps(name):
-    model = timm.create_model(name, features_only=True, out_indices=(1, 2))
-    maps = model(images(1, 3, 64, 96))
-    assert isinstance(maps, list)
-    assert model.feature_info.reduction() == [8, 16]
-    for x, channels, size in zip(
-        maps, model.feature_info.channels(), [(8, 12), (4, 6)], strict=True
-    ):
-        assert x.shape == (1, channels, *size)
-    sum(x.square().sum() for x in maps).backward()
-    assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
-
-
-def test_features_only_of_a_model_with_one_stride():
-    model = timm.create_model('pola_deit_tiny', features_only=True, out_indices=(1,))
-    assert [tuple(x.shape) for x in model(images(1, 3, 32, 48))] == [(1, 192, 2, 3)]
-    assert model.feature_info.reduction() == [16]
-
-
 def test_the_head_reads_the_last_of_the_features(tmp_path):
     model = timm.create_model('pola_swin_tiny', **SWIN).eval()
     torch.save(model.state_dict(), tmp_path / 'weights.pth')
@@ -53,6 +31,13 @@ def test_every_feature_class_of_timm(name):
     expected = timm.create_model(name, **arguments).eval()
     x = images(1, 3, 64, 96)
     maps = expected(x)
+    info = expected.feature_info
+    strides_and_channels = zip(info.reduction(), info.channels(), strict=True)
+    assert [tuple(y.shape) for y in maps] == [
+        (1, channels, 64 // stride, 96 // stride) for stride, channels in strides_and_channels
+    ]
+    sum(y.square().sum() for y in maps).backward()
+    assert [key for key, parameter in expected.named_parameters() if parameter.grad is None] == []
     stages = list(expected.backbone.out_indices)
     for feature_cls in ('list', 'hook', FeatureListNet):
         torch.manual_seed(0)
@@ -100,18 +85,6 @@ def test_the_getter_takes_stages_weights_and_channels(tmp_path):
 def test_other_feature_classes_are_refused():
     with pytest.raises(ValueError, match=r"^feature_cls: expected one of .*'getter'\], got 'fx'"):
         timm.create_model('pola_swin_tiny', features_only=True, feature_cls='fx', **SWIN)
-
-
-@pytest.mark.parametrize('features_only', [False, True])
-def test_every_image_size_is_taken_whatever_timm_calls_it(features_only):
-    arguments = {'features_only': features_only, **SWIN}
-    for options in (
-        {'dynamic_img_size': True},
-        {'strict_img_size': False},
-        {'dynamic_img_size': True, 'strict_img_size': False, 'feature_cls': 'list'},
-    ):
-        model = timm.create_model('pola_swin_tiny', **options, **arguments)
-        model(images(1, 3, 40, 56))
 
 
 @pytest.mark.parametrize('name', SMALL)
@@ -181,6 +154,20 @@ def test_stopping_early_skips_the_later_stages():
     assert_close(last, maps[-1], rtol=0, atol=0)
 
 
+def test_every_image_size_is_taken_whatever_timm_calls_it():
+    options = {'dynamic_img_size': True, 'strict_img_size': False}
+    for others in ({}, {'features_only': True, 'feature_cls': 'list'}):
+        timm.create_model('pola_swin_tiny', **options, **others, **SWIN)(images(1, 3, 40, 56))
+
+
+def test_a_deit_gives_as_many_maps_as_timms():
+    expected = timm.create_model('deit_tiny_patch16_224', features_only=True).feature_info
+    found = timm.create_model('pola_deit_tiny', features_only=True).feature_info
+    assert found.channels() == expected.channels()
+    assert found.reduction() == expected.reduction()
+    assert list(found.out_indices) == list(expected.out_indices)
+
+
 @pytest.mark.parametrize('indices', [[4], [-5], 5, 0])
 def test_stages_that_do_not_exist(indices):
     model = timm.create_model('pola_swin_tiny', **SWIN)
@@ -236,14 +223,6 @@ def test_negative_and_counted_out_indices(indices, strides):
     model = timm.create_model('pola_swin_tiny', features_only=True, out_indices=indices, **SWIN)
     assert model.feature_info.reduction() == strides
     assert [64 // x.shape[2] for x in model(images(1, 3, 64, 64))] == strides
-
-
-def test_a_deit_gives_as_many_maps_as_timms():
-    expected = timm.create_model('deit_tiny_patch16_224', features_only=True).feature_info
-    found = timm.create_model('pola_deit_tiny', features_only=True).feature_info
-    for method in ('channels', 'reduction'):
-        assert getattr(found, method)() == getattr(expected, method)()
-    assert list(found.out_indices) == list(expected.out_indices)
 
 
 @pytest.mark.parametrize('extraction', [timm.models, torchvision.models.feature_extraction])
