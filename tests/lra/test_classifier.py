@@ -8,18 +8,6 @@ from mmengine.structures import BaseDataElement
 from mmpola.layers import SEQUENCE_ATTENTION
 from tests.helpers.refusals import assert_lines, refusal
 
-TASKS = {
-    'ListOps': (209_802, {'vocab_size': 32, 'length': 2048, 'num_classes': 10}),
-    'Pathfinder': (173_954, {'vocab_size': 512, 'length': 1024, 'num_classes': 2}),
-    'Retrieval': (395_138, {'vocab_size': 512, 'length': 4096, 'num_classes': 2, 'paired': True}),
-    'Text': (370_562, {'vocab_size': 512, 'length': 4096, 'num_classes': 2}),
-    'Image': (158_602, {'vocab_size': 256, 'length': 1024, 'num_classes': 10}),
-}
-"""Task -> (parameters of Skyformer's model, settings)."""
-
-EXTRA = {'pola': 8_960, 'polaformer_pp': 9_600, 'softmax': 0, 'linear': 0}
-"""Parameters of gate, feature map and convolution in two blocks."""
-
 
 def build(vocab_size=32, length=64, num_classes=3, attention='pola', paired=False, **encoder):
     backbone = {
@@ -39,14 +27,6 @@ def batch(lengths, tokens):
     drawn = torch.randint(1, 32, (len(lengths), tokens))
     is_token = torch.arange(tokens) < lengths[:, None]
     return drawn * is_token, lengths
-
-
-@pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)
-@pytest.mark.parametrize('task', TASKS)
-def test_parameters_are_those_of_skyformers_model(task, attention):
-    expected, settings = TASKS[task]
-    model = build(**settings, attention=attention)
-    assert sum(p.numel() for p in model.parameters()) == expected + EXTRA[attention]
 
 
 def test_embeddings_start_as_in_skyformer():
@@ -70,20 +50,6 @@ def test_cropping_to_the_longest_sequence_changes_nothing(attention, paired, lon
     whole = model(tokens, lengths)
     assert torch.equal(cropped.float(), whole.float())
     torch.testing.assert_close(cropped, whole, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)
-def test_a_padded_batch_gives_what_each_sequence_gives_alone(attention):
-    model = build(attention=attention).double().eval()
-    tokens, lengths = batch((64, 5, 1), 64)
-    alone = [model(row[None, :n]) for row, n in zip(tokens, lengths.tolist(), strict=True)]
-    torch.testing.assert_close(model(tokens, lengths), torch.cat(alone), rtol=0, atol=1e-10)
-
-
-def test_a_sequence_of_padding_attends_to_all_of_it():
-    attention = SEQUENCE_ATTENTION['softmax'](8, 2, 5)
-    x = torch.randn(1, 5, 8)
-    torch.testing.assert_close(attention(x, torch.zeros(1, 5, dtype=torch.bool)), attention(x))
 
 
 def test_the_mean_counts_padding():
@@ -170,17 +136,8 @@ def test_sequences_that_do_not_fit_are_refused(tokens, rule, found):
 
 
 @pytest.mark.parametrize(
-    ('name', 'value', 'rule'),
-    [
-        ('attention', 'polar', "['pola', 'polaformer_pp', 'softmax', 'linear']"),
-        ('mask', 'none', "['padding', 'zeros']"),
-        ('num_classes', 0, 'a positive integer'),
-    ],
+    ('name', 'value'), [('attention', 'polar'), ('mask', 'none'), ('num_classes', 0)]
 )
-def test_errors_name_the_argument(name, value, rule):
-    with pytest.raises(ValueError) as raised:
+def test_errors_name_the_argument(name, value):
+    with pytest.raises(ValueError, match=f'{name}: expected .*got {value!r}$'):
         build(**{name: value})
-    message = str(raised.value)
-    assert f'{name}: ' in message
-    assert rule in message
-    assert message.endswith(f'got {value!r}')

@@ -138,13 +138,3 @@ def test_the_command_leaves_other_files_alone(tmp_path, monkeypatch, capsys):
     small = '--train 3 --dev 1 --test 1 --min-length 5 --max-length 50 --max-depth 3'
     assert run(monkeypatch, tmp_path / 'new', *small.split()) == 0
     assert [len(rows(path)) for path in sorted((tmp_path / 'new').iterdir())] == [1, 3, 1]
-
-
-def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr('mmpola.lra.listops.draw_tree', interrupt)
-    assert run(monkeypatch, tmp_path / 'new') == 130
-    assert capsys.readouterr().err == 'interrupted\n'
-    assert list(tmp_path.iterdir()) == []
