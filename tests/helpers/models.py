@@ -11,30 +11,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmpola.backbones import PolaPVTv2
 from mmpola.backbones.classifier import Classifier
+from tests.helpers.configs import SMALL_ARCHS, WIDTHS
 from tests.helpers.processes import run_script
 
 SWIN = {
     'arch': {'embed_dims': 16, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 8)},
     'img_size': 64,
 }
-PYRAMID = {
-    'embed_dims': (8, 16, 24, 32),
-    'depths': (1, 1, 1, 1),
-    'num_heads': (1, 2, 3, 4),
-    'mlp_ratios': (2,) * 4,
-}
-PLUS = {
-    'arch': {**PYRAMID, 'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4},
-    'projection': 16,
-}
+PLUS = {'arch': SMALL_ARCHS['mmpola.PolaFormerPP'], 'projection': 16}
 SMALL = {
     'pola_pvt_tiny': {
-        'arch': PYRAMID,
+        'arch': WIDTHS,
         'img_size': 64,
         'pola_sr_ratios': (2, 2, 1, 1),
         'attn_types': 'LLLS',
     },
-    'pola_pvt_v2_b0': {'arch': PYRAMID, 'img_size': 64},
+    'pola_pvt_v2_b0': {'arch': WIDTHS, 'img_size': 64},
     'pola_swin_tiny': SWIN,
     'pola_deit_tiny': {'arch': {'embed_dims': 16, 'depth': 4, 'num_heads': 2}, 'img_size': 64},
     'polaformer_pp_b0': PLUS,

