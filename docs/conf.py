@@ -5,7 +5,9 @@ Built by `bash tools/dev/build_docs.sh`.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,37 @@ SPECIAL = re.compile(r'(\\|\||(?<!\*)\*(?!\*)|(?<=\w)_(?=\W|$))')
 PLURAL = re.compile(r'(?<=\w`)(?=\w)')
 NUMBER = re.compile(r'-?|\d[\d.,e-]*( (%|MB|M))?( / [\d.,]+| \([\d.,]+\))?')
 """A number in a table, with a unit or a second number. '-' and nothing stand for none."""
+
+
+def repository() -> str:
+    """Return the address of the repository, '' if it is not known.
+
+    REPOSITORY gives it, or the clone from which the site is built, if that comes from the web.
+    """
+    address = os.environ.get('REPOSITORY', '')
+    if not address:
+        command = ['git', 'remote', 'get-url', 'origin']
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        address = result.stdout.strip()
+    address = re.sub(r'^git@([^:]+):', r'https://\1/', address).removesuffix('.git')
+    return address if address.startswith('https://') else ''
+
+
+ADDRESS = repository()
+if ADDRESS:
+    html_theme_options['source_repository'] = f'{ADDRESS}/'
+    html_theme_options['source_branch'] = 'main'
+    html_theme_options['source_directory'] = 'docs/'
+
+
+def rewrite_page(app: Any, name: str, source: list[str]) -> None:
+    """Give a page the repository's address, and links that differ between site and repository."""
+    text = source[0].replace('](../benchmarks/README.md', '](benchmarks.md')
+    if ADDRESS:
+        text = text.replace('git clone ADDRESS mmpola', f'git clone {ADDRESS} mmpola')
+        text = text.replace('    # ADDRESS: where you found this repository', '')
+        text = text.replace('% [Repository](ADDRESS)', f'[Repository]({ADDRESS})')
+    source[0] = text
 
 
 def escape_docstring(
@@ -145,3 +178,4 @@ def setup(app: Any) -> None:
     app.connect('autodoc-skip-member', skip_method)
     app.connect('autodoc-process-docstring', escape_docstring, priority=400)
     app.connect('doctree-read', mark_tables)
+    app.connect('source-read', rewrite_page)

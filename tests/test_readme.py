@@ -35,21 +35,6 @@ def test_the_readme_opens_with_what_mmpola_is_and_two_commands(root):
     assert commands == ['bash tools/quickstart.sh', 'bash tools/run_tests.sh']
 
 
-def test_the_first_table_prints_the_figures_of_the_configs(root):
-    """The figures of other models come from their repositories and are checked by nobody."""
-    text = (root / 'README.md').read_text()
-    rows = re.findall(r'^\| \*\*(.+?)\*\* \| ([\d.]+) \| (.+?) \|', text, re.MULTILINE)
-    assert len(rows) == 4
-    for backbone, top1, coco in rows:
-        name = backbone.lower().replace('polaformer++', 'polaformer_pp')
-        name = re.sub(r'[- ]', '_', name)
-        docstring = (root / 'configs' / f'imagenet_{name}.py').read_text()
-        assert f'Expected top-1: {top1} (' in docstring
-        if coco != 'not published':
-            docstring = (root / 'configs' / f'mask_rcnn_{name}_1x.py').read_text()
-            assert f'Expected box AP / mask AP: {coco} (' in docstring
-
-
 def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, root, tmp_path):
     config = tmp_path / 'config.py'
     config.write_text(blocks['config'])

@@ -1,9 +1,10 @@
-"""Updates the tables of models in docs/ from the docstrings of the configs.
+"""Updates the tables of models in README.md and docs/.
 
-docs/choose.md also gets the table of backbones and the measurements of `python -m benchmarks.run
-zoo`.
+They come from the docstrings of the configs and from counting (docs/configs.md, docs/lra.md), from
+the papers' figures in docs/published.csv (README.md, docs/index.md, docs/choose.md and the plot of
+accuracy), and from `python -m benchmarks.run zoo` (docs/choose.md).
 
-    python tools/dev/model_table.py            reads all docstrings, counts new models, writes
+    python tools/dev/model_table.py            counts new models, writes tables and plot
     python tools/dev/model_table.py --count    counts every model again, after a change of a model
     python tools/dev/model_table.py --check    writes nothing; exit status 2 if a file is outdated
 
@@ -20,13 +21,13 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mmpola.checkpoint.hub import PUBLISHED_MODELS, short_name
 from mmpola.messages import UsageError, listed, run_main
+from tools.dev import published
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / 'benchmarks' / 'results' / 'cpu-2-threads' / 'zoo.json'
@@ -54,12 +55,8 @@ None stands for the backbone's training size, or the length of its longest seque
 follow this order.
 """
 
-COUNTED = re.compile(
-    r'^\| \[(?P<name>\w+)\]\([^)]*\)<br>[^|]+ \| [^|]+ '
-    r'\| (?P<parameters>[^|]+) \| (?P<macs>[^|]+) \| (?P<size>[^|]+) \|',
-    re.MULTILINE,
-)
-"""A row of docs/configs.md, which keeps what has been counted."""
+COUNTS = Path(__file__).with_name('counts.json')
+"""Config -> what has been counted, as `Counts`."""
 
 DATA = '|'.join(re.escape(name) for name in IMAGE_SIZES)
 TITLE = re.compile(rf'(?P<model>.+), (?P<backbone>[^,]+), (?P<data>{DATA}), (?P<schedule>.+)\.')
@@ -161,12 +158,10 @@ def count(model: Model) -> Counts:
     return Counts(rounded(parameters / 1e6), rounded(macs / 1e9), f'{sides}{unit}')
 
 
-def read_counts(page: str) -> dict[str, Counts]:
-    """Read what has been counted from the tables of docs/configs.md, by the config's name."""
-    counts = {}
-    for row in COUNTED.finditer(page):
-        counts[row['name']] = Counts(row['parameters'], row['macs'], row['size'])
-    return counts
+def read_counts() -> dict[str, Counts]:
+    """Read what has been counted, by the config's name."""
+    stored = json.loads(COUNTS.read_text())
+    return {name: Counts(**counts) for name, counts in stored.items()}
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -180,29 +175,48 @@ def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> 
 
 def config_tables(models: list[Model], counts: dict[str, Counts]) -> str:
     """Return the tables of docs/configs.md in Markdown, one per data set."""
-    heading = ('config', 'metric', 'parameters (M)', 'MACs (G)', 'input', 'paper', 'ours')
     sections = []
     for data in IMAGE_SIZES:
-        rows = []
-        for model in models:
-            if model.data != data or data in SEQUENCES:
-                continue
-            link = f'[{model.name}](../configs/{model.name}.py)'
-            counted = counts[model.name]
-            row = [
-                f'{link}<br>{model.model}, {model.backbone}, {model.schedule}',
-                model.metric,
-                counted.parameters,
-                counted.macs,
-                counted.size,
-                model.printed,
-                model.reached,
-            ]
-            rows.append(row)
-        if rows:
+        members = [model for model in models if model.data == data and data not in SEQUENCES]
+        if members:
             title = f'{data[0].upper()}{data[1:]}'
-            sections.append(f'## {title}\n\n{markdown_table(heading, rows)}')
+            sections.append(f'## {title}\n\n{config_table(members, counts)}')
     return '\n\n'.join(sections)
+
+
+def config_table(models: list[Model], counts: dict[str, Counts]) -> str:
+    """Return the table of a data set: first the configs for which the paper prints a result.
+
+    An input size that all share stands in the heading, and a column without entries is left out.
+    """
+    sizes = {counts[model.name].size for model in models}
+    metric = max((model.metric for model in models), key=len)  # 'box AP' is 'box AP / mask AP' too
+    macs = 'MACs (G)'
+    if len(sizes) == 1:
+        macs = f'MACs (G), {counts[models[0].name].size}'
+    heading = ['config', 'parameters (M)', macs]
+    if len(sizes) > 1:
+        heading.append('input')
+    has_paper = any(model.printed != '-' for model in models)
+    has_ours = any(model.reached != '-' for model in models)
+    if has_paper:
+        heading.append(f'{metric}, paper')
+    if has_ours:
+        heading.append(f'{metric}, ours')
+    rows = []
+    for model in sorted(models, key=lambda model: model.printed == '-'):
+        counted = counts[model.name]
+        link = f'[{model.name}](../configs/{model.name}.py)'
+        title = f'{link}<br>{model.model}, {model.backbone}, {model.schedule}'
+        row = [title, counted.parameters, counted.macs]
+        if len(sizes) > 1:
+            row.append(counted.size)
+        if has_paper:
+            row.append(model.printed)
+        if has_ours:
+            row.append(model.reached)
+        rows.append(row)
+    return markdown_table(heading, rows)
 
 
 def sequence_table(models: list[Model]) -> str:
@@ -268,7 +282,7 @@ def choice_table(models: list[Model]) -> str:
 
 
 def backbone_table() -> str:
-    """Return the table of backbones in Markdown: blocks, channels and strides of their stages."""
+    """Return the table of backbones in Markdown: how a config names them, and their channels."""
     import torch
 
     from mmpola.backbones import named_backbone
@@ -277,21 +291,14 @@ def backbone_table() -> str:
     rows = []
     for name in ARCHITECTURES:
         cls, arguments = named_backbone(name)
-        arch = arguments['arch']
         with torch.device('meta'):
             model = cls(**arguments)
-        settings = import_module(cls.__module__).ARCHS[arch]
-        if 'depths' in settings:
-            blocks = list(settings['depths'])
-            channels = list(model.embed_dims)
-            strides = list(model.strides)
-        else:  # one stage; the model counts every block as a stage
-            blocks = [settings['depth']]
-            channels = [model.embed_dims[0]]
-            strides = [model.strides[0]]
-        cells = (name, f'mmpola.{cls.__name__}', arch, blocks, channels, strides)
+        channels = list(model.embed_dims)
+        if len(set(channels)) == 1:  # blocks of one resolution, each of which counts as a stage
+            channels = channels[:1]
+        cells = (name, f'mmpola.{cls.__name__}', arguments['arch'], channels)
         rows.append([f'`{cell}`' for cell in cells])
-    return markdown_table(('model', '`type`', '`arch`', 'blocks', 'channels', 'strides'), rows)
+    return markdown_table(('model', '`type`', '`arch`', 'channels'), rows)
 
 
 def rounded(value: float) -> str:
@@ -323,35 +330,59 @@ def main() -> None:
     )
     args = parser.parse_args()
     models = [read_docstring(config) for config in sorted((ROOT / 'configs').glob('*.py'))]
-    docs = ROOT / 'docs'
-    counts = read_counts((docs / 'configs.md').read_text())
+    counts = read_counts()
     for model in models:
         is_new = args.count or model.name not in counts
         if is_new and model.data not in SEQUENCES:
             counts[model.name] = count(model)
-
-    written: dict[Path, str] = {}
-    for page, name, table in (
-        (docs / 'configs.md', 'models', config_tables(models, counts)),
-        (docs / 'lra.md', 'models', sequence_table(models)),
-        (docs / 'choose.md', 'models', choice_table(models)),
-        (docs / 'choose.md', 'backbones', backbone_table()),
-    ):
-        text = written.get(page) or page.read_text()
-        written[page] = with_table(text, name, table)
-
+    written = with_tables(models, counts)
+    written[COUNTS] = stored_counts(models, counts)
     changed = {path: text for path, text in written.items() if path.read_text() != text}
-    names = listed((path.relative_to(ROOT) for path in changed), shown=None)
-    if args.check and changed:
+    outdated: list[Path] = list(changed)
+    if not published.plot_is_current():
+        outdated.append(published.PLOT)
+    names = listed((path.relative_to(ROOT) for path in outdated), shown=None)
+    if args.check and outdated:
         raise UsageError(
             f'the tables of models are out of date: {names}; run python tools/dev/model_table.py'
         )
     for path, text in changed.items():
         path.write_text(text)
-    if changed:
+    if published.PLOT in outdated:
+        published.draw()
+    if outdated:
         print(f'changed: {names}')
     else:
         print('nothing to change')
+
+
+def with_tables(models: list[Model], counts: dict[str, Counts]) -> dict[Path, str]:
+    """Return each page with its tables."""
+    docs = ROOT / 'docs'
+    readme = markdown_table(
+        published.ACCURACY_HEADING, published.accuracy_rows('configs/', 'docs/')
+    )
+    index = markdown_table(published.ACCURACY_HEADING, published.accuracy_rows('../configs/', ''))
+    comparison = markdown_table(published.COMPARISON_HEADING, published.comparison_rows())
+    written: dict[Path, str] = {}
+    for page, name, table in (
+        (ROOT / 'README.md', 'accuracy', readme),
+        (docs / 'index.md', 'accuracy', index),
+        (docs / 'configs.md', 'models', config_tables(models, counts)),
+        (docs / 'lra.md', 'models', sequence_table(models)),
+        (docs / 'choose.md', 'comparison', comparison),
+        (docs / 'choose.md', 'models', choice_table(models)),
+        (docs / 'choose.md', 'backbones', backbone_table()),
+    ):
+        text = written.get(page) or page.read_text()
+        written[page] = with_table(text, name, table)
+    return written
+
+
+def stored_counts(models: list[Model], counts: dict[str, Counts]) -> str:
+    """Return the text of the file of counts."""
+    stored = {model.name: asdict(counts[model.name]) for model in models if model.name in counts}
+    return f'{json.dumps(stored, indent=1)}\n'
 
 
 if __name__ == '__main__':
