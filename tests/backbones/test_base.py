@@ -48,6 +48,7 @@ SMALL = {
         {**DEIT, 'attn_types': 'LLSS', 'mixing': None, 'polarity': False},
     ),
 }
+CLASSES = list(dict.fromkeys(cls for cls, _ in SMALL.values()))
 SIZES = [(33, 47), (97, 130), (5, 3)]
 
 EVERY_SMALL = pytest.mark.parametrize('name', SMALL)
