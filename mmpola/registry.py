@@ -1,9 +1,9 @@
-"""The MMEngine registries of scope 'mmpola'.
+"""The MMEngine registries of scope 'mmpola', and the list of what is in them.
 
 MMEngine imports this module for a config with `type='mmpola.…'`, so no config needs
 `custom_imports`. It reports an ImportError raised here as 'not in the registry', so nothing that
-may fail is imported. Without MMEngine, which is an optional extra, nothing is registered and the
-classes can only be imported.
+may fail is imported. A class needs no decorator: its module is imported, and the class registered,
+when a config first names it.
 """
 
 from __future__ import annotations
@@ -11,83 +11,85 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from mmengine import registry as mmengine_registry
+
 from mmpola import PUBLIC_NAMES
 
-REGISTERED_NAMES = {
-    'Accuracy': 'mmpola.classification.accuracy',
-    'ClassCountHook': 'mmpola.classification.hooks',
-    'ClassFolders': 'mmpola.classification.class_folders',
-    'ClassificationPreprocessor': 'mmpola.classification.preprocessor',
-    'ImageClassifier': 'mmpola.classification.image_classifier',
-    'ByteText': 'mmpola.lra.texts',
-    'GreyCIFAR': 'mmpola.lra.images',
-    'ListOps': 'mmpola.lra.texts',
-    'Pathfinder': 'mmpola.lra.images',
-    'Retrieval': 'mmpola.lra.texts',
-    'SequenceClassifier': 'mmpola.lra.classifier',
-    'SequenceEncoder': 'mmpola.lra.encoder',
-    'SequencePreprocessor': 'mmpola.lra.preprocessor',
-    'sequence_collate': 'mmpola.lra.collate',
-    'AtomicCheckpointHook': 'mmpola.engine.hooks.atomic_checkpoint',
-    'BFloat16OptimWrapper': 'mmpola.engine.optim',
-    'CompileBackboneHook': 'mmpola.engine.hooks.compile_backbone',
-    'CurvesHook': 'mmpola.engine.hooks.curves',
-    'ExactEpochLoop': 'mmpola.engine.loops',
-    'ExactIterLoop': 'mmpola.engine.loops',
-    'Float32SamplingHook': 'mmpola.engine.hooks.float32_sampling',
-    'FinalTestHook': 'mmpola.engine.hooks.final_test',
-    'FirstBatchHook': 'mmpola.engine.hooks.first_batch',
-    'FiniteLossHook': 'mmpola.engine.hooks.finite',
-    'LayerDecayOptimizerConstructor': 'mmpola.engine.optim',
-    'MeanBuffersHook': 'mmpola.engine.hooks.mean_buffers',
-    'NoDecayOptimizerConstructor': 'mmpola.engine.optim',
-    'PreemptionHook': 'mmpola.engine.hooks.preemption',
-    'SeededBatchSampler': 'mmpola.engine.seeding',
-    'SeededDataset': 'mmpola.engine.seeding',
-    'WarmupCosineLR': 'mmpola.engine.schedules',
+BACKBONES = {
+    name: module for name, module in PUBLIC_NAMES.items() if module.startswith('mmpola.backbones.')
 }
-"""The module of each type that configs name, besides the backbones, which are in `PUBLIC_NAMES`."""
 
-MODULE_OF_NAME = {**PUBLIC_NAMES, **REGISTERED_NAMES}
+REGISTERED_NAMES: dict[str, dict[str, str]] = {
+    'MODELS': {
+        **BACKBONES,
+        'ClassificationPreprocessor': 'mmpola.classification.preprocessor',
+        'ImageClassifier': 'mmpola.classification.image_classifier',
+        'SequenceClassifier': 'mmpola.lra.classifier',
+        'SequenceEncoder': 'mmpola.lra.encoder',
+        'SequencePreprocessor': 'mmpola.lra.preprocessor',
+    },
+    'DATASETS': {
+        'ByteText': 'mmpola.lra.texts',
+        'ClassFolders': 'mmpola.classification.class_folders',
+        'GreyCIFAR': 'mmpola.lra.images',
+        'ListOps': 'mmpola.lra.texts',
+        'Pathfinder': 'mmpola.lra.images',
+        'Retrieval': 'mmpola.lra.texts',
+        'SeededDataset': 'mmpola.engine.seeding',
+    },
+    'DATA_SAMPLERS': {'SeededBatchSampler': 'mmpola.engine.seeding'},
+    'FUNCTIONS': {'sequence_collate': 'mmpola.lra.collate'},
+    'METRICS': {'Accuracy': 'mmpola.classification.accuracy'},
+    'LOOPS': {
+        'ExactEpochLoop': 'mmpola.engine.loops',
+        'ExactIterLoop': 'mmpola.engine.loops',
+    },
+    'HOOKS': {
+        'AtomicCheckpointHook': 'mmpola.engine.hooks.atomic_checkpoint',
+        'ClassCountHook': 'mmpola.classification.hooks',
+        'CompileBackboneHook': 'mmpola.engine.hooks.compile_backbone',
+        'CurvesHook': 'mmpola.engine.hooks.curves',
+        'FinalTestHook': 'mmpola.engine.hooks.final_test',
+        'FiniteLossHook': 'mmpola.engine.hooks.finite',
+        'FirstBatchHook': 'mmpola.engine.hooks.first_batch',
+        'Float32SamplingHook': 'mmpola.engine.hooks.float32_sampling',
+        'MeanBuffersHook': 'mmpola.engine.hooks.mean_buffers',
+        'PreemptionHook': 'mmpola.engine.hooks.preemption',
+    },
+    'OPTIM_WRAPPERS': {'BFloat16OptimWrapper': 'mmpola.engine.optim'},
+    'OPTIM_WRAPPER_CONSTRUCTORS': {
+        'LayerDecayOptimizerConstructor': 'mmpola.engine.optim',
+        'NoDecayOptimizerConstructor': 'mmpola.engine.optim',
+    },
+    'PARAM_SCHEDULERS': {'WarmupCosineLR': 'mmpola.engine.schedules'},
+}
+"""Registry of MMEngine -> the module of each of our names in it."""
 
 
-try:
-    from mmengine import registry as mmengine_registry
-except ModuleNotFoundError:
+class _ListedRegistry(mmengine_registry.Registry):
+    """A child of a registry of MMEngine that imports a listed class when it is asked for."""
 
-    class _EmptyRegistry:
-        """Replaces a registry where MMEngine is not installed."""
-
-        def register_module(self) -> Any:
-            """Return a decorator that returns the class unchanged."""
-            return lambda cls: cls
-
-    def _child(parent: str) -> Any:
-        return _EmptyRegistry()
-
-else:
-
-    class _LazyRegistry(mmengine_registry.Registry):
-        """Imports only the module that registers a name; for an unknown name, all modules."""
-
-        def get(self, key: str) -> Any:
-            if key in MODULE_OF_NAME and key not in self.module_dict:
-                import_module(MODULE_OF_NAME[key])
-            return self.module_dict.get(key) or super().get(key)
-
-    def _child(parent: str) -> Any:
+    def __init__(self, parent: str) -> None:
         registry = getattr(mmengine_registry, parent)
-        locations = sorted(set(MODULE_OF_NAME.values()))
-        return _LazyRegistry(registry.name, parent=registry, scope='mmpola', locations=locations)
+        super().__init__(registry.name, parent=registry, scope='mmpola')
+        self.listed = REGISTERED_NAMES[parent]
+
+    def get(self, key: str) -> Any:
+        """Return a class by its name, with or without the scope; see `Registry.get`."""
+        name = key.removeprefix('mmpola.')
+        if name in self.listed and name not in self.module_dict:
+            module = import_module(self.listed[name])
+            self.register_module(name=name, module=getattr(module, name))
+        return self.module_dict.get(name) or super().get(key)
 
 
-MODELS = _child('MODELS')
-DATASETS = _child('DATASETS')
-DATA_SAMPLERS = _child('DATA_SAMPLERS')
-METRICS = _child('METRICS')
-LOOPS = _child('LOOPS')
-HOOKS = _child('HOOKS')
-FUNCTIONS = _child('FUNCTIONS')
-OPTIM_WRAPPERS = _child('OPTIM_WRAPPERS')
-OPTIM_WRAPPER_CONSTRUCTORS = _child('OPTIM_WRAPPER_CONSTRUCTORS')
-PARAM_SCHEDULERS = _child('PARAM_SCHEDULERS')
+MODELS = _ListedRegistry('MODELS')
+DATASETS = _ListedRegistry('DATASETS')
+DATA_SAMPLERS = _ListedRegistry('DATA_SAMPLERS')
+FUNCTIONS = _ListedRegistry('FUNCTIONS')
+METRICS = _ListedRegistry('METRICS')
+LOOPS = _ListedRegistry('LOOPS')
+HOOKS = _ListedRegistry('HOOKS')
+OPTIM_WRAPPERS = _ListedRegistry('OPTIM_WRAPPERS')
+OPTIM_WRAPPER_CONSTRUCTORS = _ListedRegistry('OPTIM_WRAPPER_CONSTRUCTORS')
+PARAM_SCHEDULERS = _ListedRegistry('PARAM_SCHEDULERS')

@@ -1,9 +1,10 @@
 """Scoped names build without a registered module; imports need what they promise."""
 
+import sys
 from importlib import import_module
 
+import mmengine.registry
 import pytest
-from mmengine.registry import Registry
 
 import mmpola.registry
 from tests.helpers.processes import output_of
@@ -67,15 +68,21 @@ def test_public_names_are_attributes_of_the_package():
         mmpola.PolaSwim  # noqa: B018
 
 
-def test_every_registered_name_is_found_in_its_module():
-    for registry in vars(mmpola.registry).values():
-        if not isinstance(registry, Registry):
-            continue
-        registry.import_from_location()
-        for name, registered in registry.module_dict.items():
-            if registered.__module__.startswith('mmpola.'):  # not what other tests have registered
-                module = mmpola.registry.MODULE_OF_NAME[name]
-                assert registered is getattr(import_module(module), name)
+@pytest.mark.parametrize('parent', mmpola.registry.REGISTERED_NAMES)
+def test_every_listed_name_is_found_by_configs(parent):
+    registry = getattr(mmengine.registry, parent)
+    for name, module in mmpola.registry.REGISTERED_NAMES[parent].items():
+        found = registry.get(f'mmpola.{name}')
+        assert found is getattr(import_module(module), name)
+        assert found.__module__ == module
+        assert getattr(mmpola.registry, parent).get(name) is found
+
+
+def test_an_unknown_name_imports_nothing():
+    before = set(sys.modules)
+    with pytest.raises(KeyError, match='PolaSwim is not in the mmengine::model registry'):
+        mmengine.registry.MODELS.build({'type': 'mmpola.PolaSwim'})
+    assert not [name for name in set(sys.modules) - before if name.startswith('mmpola')]
 
 
 @pytest.mark.slow

@@ -34,7 +34,6 @@ from mmpola.layers import (
     draw_table,
     resize_table,
 )
-from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
     'tiny': {'embed_dims': 192, 'depth': 12, 'num_heads': 3},
@@ -74,7 +73,6 @@ class Stem(PatchEmbed, HasPositionTable):
         return x + table.unflatten(1, grid)
 
 
-@MODELS.register_module()
 class PolaDeiT(Backbone):
     """Pola-DeiT without a class token; `Backbone` describes the other arguments.
 

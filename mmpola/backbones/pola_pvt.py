@@ -31,7 +31,6 @@ from mmpola.layers import (
     SpatialReductionAttention,
     TransformerBlock,
 )
-from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
     'tiny': {
@@ -68,7 +67,6 @@ NORM_EPS = 1e-6
 """Epsilon of the blocks' norms; patch embeddings and reduced keys have PyTorch's 1e-5."""
 
 
-@MODELS.register_module()
 class PolaPVT(Backbone):
     """Pola-PVT as a feature pyramid; `Backbone` describes the other arguments.
 

@@ -36,7 +36,6 @@ from mmpola.layers import (
     convolve_on_grid,
     draw_layer,
 )
-from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
     'b0': {
@@ -168,7 +167,6 @@ class PvtV2Block(nn.Module):
         return x + self.drop_path(self.mlp(self.norm2(x), grid))
 
 
-@MODELS.register_module()
 class PolaPVTv2(Backbone):
     """Pola-PVTv2 as a feature pyramid; `Backbone` describes the other arguments.
 

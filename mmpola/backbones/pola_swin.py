@@ -36,7 +36,6 @@ from mmpola.layers import (
     find_windows,
     pad_to_cells,
 )
-from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
     'tiny': {
@@ -104,7 +103,6 @@ class SwinStage(Stage):
         return layouts
 
 
-@MODELS.register_module()
 class PolaSwin(Backbone):
     """Pola-Swin as a feature pyramid; `Backbone` describes the other arguments.
 

@@ -35,7 +35,6 @@ from mmpola.layers import (
     draw_layer,
 )
 from mmpola.layers.block import add_branch
-from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
     'b0': {
@@ -230,7 +229,6 @@ class PolaFormerPPBlock(nn.Module):
         return add_branch(x, self.ffn(self.norm2(x), grid), self.drop_path, gamma_2)
 
 
-@MODELS.register_module()
 class PolaFormerPP(Backbone):
     """PolaFormer++ as a feature pyramid; `Backbone` describes the other arguments.
 

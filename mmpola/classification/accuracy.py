@@ -10,10 +10,8 @@ import torch
 from mmengine.evaluator import BaseMetric
 
 from mmpola.messages import info
-from mmpola.registry import METRICS
 
 
-@METRICS.register_module()
 class Accuracy(BaseMetric):
     """Percentage of images whose class is among the k highest scores: `accuracy/top1`, `…/top5`.
 

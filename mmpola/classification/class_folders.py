@@ -21,10 +21,8 @@ from torch.utils.data import Dataset
 from mmpola.config_contents import IMAGENET
 from mmpola.messages import listed
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
-from mmpola.registry import DATASETS
 
 
-@DATASETS.register_module()
 class ClassFolders(Dataset[dict[str, Any]]):
     """Images below ROOT/CLASS at any depth, with timm's transforms.
 

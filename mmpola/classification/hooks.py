@@ -8,10 +8,8 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 
 from mmpola.config_contents import class_count_problems
-from mmpola.registry import HOOKS
 
 
-@HOOKS.register_module()
 class ClassCountHook(Hook):
     """Checks the model's `num_classes` against the data set, before training, validation and test.
 

@@ -15,7 +15,6 @@ from mmpola.classification.preprocessor import ClassificationPreprocessor
 from mmpola.registry import MODELS
 
 
-@MODELS.register_module()
 class ImageClassifier(Classifier, BaseModel):
     """A backbone of mmpola with the head that it was published with, trained with cross entropy.
 

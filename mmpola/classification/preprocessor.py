@@ -11,10 +11,7 @@ from timm.data import Mixup
 from timm.data.mixup import mixup_target
 from torch import Tensor
 
-from mmpola.registry import MODELS
 
-
-@MODELS.register_module()
 class ClassificationPreprocessor(BaseDataPreprocessor):
     """Stacks images to [B, 3, H, W] on the model's device; in training, sets targets and mixes.
 

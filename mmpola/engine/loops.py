@@ -14,7 +14,6 @@ from mmengine.runner import EpochBasedTrainLoop
 from mmpola.engine.advice import warm_up_advice
 from mmpola.engine.seeding import STEP, SeededBatchSampler, seed_generators, seeded_loader
 from mmpola.messages import UsageError
-from mmpola.registry import LOOPS
 
 POSITION = 'epoch_position'
 """Key in MMEngine's message hub, which checkpoints hold: the step at which the epoch began."""
@@ -34,7 +33,6 @@ def accumulated_steps(optim_wrapper: OptimWrapper | OptimWrapperDict) -> int:
     return math.lcm(*[wrapper._accumulative_counts for wrapper in wrappers])
 
 
-@LOOPS.register_module()
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop, which can also resume in the middle of an epoch.
 
@@ -197,7 +195,6 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             hub.update_info(VALIDATION_DUE, False)
 
 
-@LOOPS.register_module()
 class ExactIterLoop(ExactEpochLoop):
     """MMEngine's IterBasedTrainLoop, which resumes as exactly as ExactEpochLoop, and at once.
 

@@ -31,7 +31,6 @@ from torch import nn
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.parameter_groups import NO_WEIGHT_DECAY, BackboneLayers
 from mmpola.messages import counted, info
-from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 
 
 def _concerns_all_parameters(record: logging.LogRecord) -> bool:
@@ -43,7 +42,6 @@ def _concerns_all_parameters(record: logging.LogRecord) -> bool:
     return 'paramwise_options -- ' not in line and 'is skipped since its requires_grad' not in line
 
 
-@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     """MMEngine's constructor, without weight decay on norms, biases and `NO_WEIGHT_DECAY`.
 
@@ -95,7 +93,6 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             info(f'{counted(frozen, "parameter")} of the model are frozen')
 
 
-@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
     """NoDecayOptimizerConstructor with lower learning rates for layers far from the heads.
 
@@ -172,7 +169,6 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
         )
 
 
-@OPTIM_WRAPPERS.register_module()
 class BFloat16OptimWrapper(OptimWrapper):
     """MMEngine's OptimWrapper, with the forward pass in bfloat16 (autocast), also on a CPU.
 

@@ -8,10 +8,7 @@ from typing import Any
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
 from mmengine.optim.scheduler.param_scheduler import INF, _ParamScheduler
 
-from mmpola.registry import PARAM_SCHEDULERS
 
-
-@PARAM_SCHEDULERS.register_module()
 class WarmupCosineLR(LRSchedulerMixin, _ParamScheduler):
     """A linear warm-up that replaces the beginning of a cosine, and a constant rate after it.
 

@@ -18,8 +18,6 @@ import torch
 from mmengine.dist import get_dist_info
 from torch.utils.data import BatchSampler, Dataset, Sampler
 
-from mmpola.registry import DATA_SAMPLERS, DATASETS
-
 SAMPLE = 0
 STEP = 1
 """First argument of `seed_generators`: it keeps the random numbers of samples and steps apart."""
@@ -81,7 +79,6 @@ def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
     return config
 
 
-@DATASETS.register_module()
 class SeededDataset(Dataset[Any]):
     """A data set whose random transforms depend only on the `SampleKey`.
 
@@ -118,7 +115,6 @@ class SeededDataset(Dataset[Any]):
         setattr(self.inner, name, value)  # mmdet's PipelineSwitchHook sets `pipeline`
 
 
-@DATA_SAMPLERS.register_module()
 class SeededBatchSampler(Sampler[list[SampleKey]]):
     """The batches of a sampler or batch sampler as lists of `SampleKey`s, from any step on.
 

@@ -14,7 +14,7 @@ from torch import nn
 from mmpola.backbones.base import Backbone
 from mmpola.config_contents import nodes
 from mmpola.messages import UsageError, first_line
-from mmpola.registry import MODULE_OF_NAME
+from mmpola.registry import REGISTERED_NAMES
 
 HEAD_KEYS: tuple[str, ...] = (
     'rpn_head',
@@ -70,7 +70,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, KeyError) and ' is not in the ' in str(error):
         message = str(error.args[0]).partition('. ')[0]  # str() of a KeyError has quotes
         name = message.partition(' ')[0]
-        if name in MODULE_OF_NAME:
+        if name in REGISTERED_NAMES['MODELS']:
             message += f'; write mmpola.{name}'
         return message
     if str(error):
@@ -92,9 +92,11 @@ def replace_sync_bn(settings: dict[str, Any], names: tuple[str, ...]) -> bool:
     return len(norms) > 0
 
 
-def unwrapped(model: nn.Module) -> Any:
-    """Return the model that a wrapper for test-time augmentation wraps, or the model itself."""
-    return getattr(model, 'module', model)
+def unwrapped(model: Any) -> Any:
+    """Return the model inside wrappers for several processes or test-time augmentation."""
+    while hasattr(model, 'module'):
+        model = model.module
+    return model
 
 
 def check_channels(settings: dict[str, Any], model: nn.Module) -> None:

@@ -14,7 +14,6 @@ from mmpola.lra.preprocessor import SequencePreprocessor
 from mmpola.registry import MODELS
 
 
-@MODELS.register_module()
 class SequenceClassifier(BaseModel):
     """A sequence encoder and a head of two layers, trained with cross entropy.
 

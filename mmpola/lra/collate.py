@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from mmpola.registry import FUNCTIONS
 
-
-@FUNCTIONS.register_module()
 def sequence_collate(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Pad the sequences of a batch with zeros to the length of the longest.
 

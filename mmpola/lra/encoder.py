@@ -9,7 +9,6 @@ from timm.layers import Mlp
 from torch import Tensor, nn
 
 from mmpola.layers import SEQUENCE_ATTENTION, SequenceAttention
-from mmpola.registry import MODELS
 
 PADDING_TOKEN = 0
 """The token that fills a batch's shorter sequences. In pictures it is also the colour black."""
@@ -43,7 +42,6 @@ class SequenceBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-@MODELS.register_module()
 class SequenceEncoder(nn.Module):
     """Token and position embeddings, pre-norm transformer blocks, and the mean over positions.
 

@@ -12,7 +12,6 @@ from timm.utils.misc import natural_key
 from mmpola.lra.dataset import LRA_SPLITS, SequenceDataset
 from mmpola.lra.store import Sample, Tokens
 from mmpola.messages import UsageError, info, listed
-from mmpola.registry import DATASETS
 
 IMAGE_SIDE = 32
 """Pixels of an image's side."""
@@ -26,7 +25,6 @@ GREY_WEIGHTS = np.array([0.2989, 0.587, 0.114], np.float32)
 """Weights of red, green and blue."""
 
 
-@DATASETS.register_module()
 class Pathfinder(SequenceDataset):
     """Images of 32 x 32 grey values in which a dashed path connects two discs (class 1) or not.
 
@@ -112,7 +110,6 @@ def _grey_pixels(path: Path) -> Tokens:
         return np.asarray(image.convert('L')).ravel()
 
 
-@DATASETS.register_module()
 class GreyCIFAR(SequenceDataset):
     """CIFAR-10 in 32 x 32 grey values, row by row.
 

@@ -7,10 +7,8 @@ from typing import Any
 from mmengine.model import BaseDataPreprocessor
 
 from mmpola.messages import UsageError
-from mmpola.registry import MODELS
 
 
-@MODELS.register_module()
 class SequencePreprocessor(BaseDataPreprocessor):
     """Checks tokens and lengths before they reach the GPU.
 

@@ -15,7 +15,6 @@ from timm.utils.misc import natural_key
 from mmpola.lra.dataset import SequenceDataset
 from mmpola.lra.store import Sample, Tokens
 from mmpola.messages import UsageError
-from mmpola.registry import DATASETS
 
 LISTOPS_FILES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
 LISTOPS_HEADER = ['Source', 'Target']
@@ -65,7 +64,6 @@ def byte_tokens(text: bytes, max_length: int) -> Tokens:
     return np.frombuffer(text[:max_length], np.uint8).astype(np.int16) + 1
 
 
-@DATASETS.register_module()
 class ListOps(SequenceDataset):
     """Nested operations on lists of digits, whose result is the class.
 
@@ -109,7 +107,6 @@ class ListOps(SequenceDataset):
             yield Sample((tokens,), int(target))
 
 
-@DATASETS.register_module()
 class ByteText(SequenceDataset):
     """IMDB reviews, positive or negative, as bytes: the token is the byte's value + 1.
 
@@ -155,7 +152,6 @@ class ByteText(SequenceDataset):
                 yield Sample((byte_tokens(text, self.max_length),), label)
 
 
-@DATASETS.register_module()
 class Retrieval(SequenceDataset):
     """Pairs of papers as bytes, of which one cites the other (class 1) or not.
 

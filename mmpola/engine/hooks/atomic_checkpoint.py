@@ -18,7 +18,6 @@ from mmpola.checkpoint.write import PARTIAL_SUFFIX, plain_values, write_atomical
 from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.messages import UsageError
-from mmpola.registry import HOOKS
 
 ATOMIC_BACKEND = {'backend': 'mmpola_atomic'}
 """`backend_args` that make MMEngine write files atomically."""
@@ -84,7 +83,6 @@ def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
             Path(runner.work_dir, INTERRUPTED).unlink(missing_ok=True)
 
 
-@HOOKS.register_module()
 class AtomicCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, with the same arguments, for local folders.
 

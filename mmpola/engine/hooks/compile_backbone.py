@@ -8,8 +8,8 @@ import torch
 from mmengine.hooks import Hook
 from torch import nn
 
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError
-from mmpola.registry import HOOKS
 
 
 def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
@@ -34,10 +34,7 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
             'compile: expected a backend of torch.compile, such as inductor or eager, got '
             f'{backend}'
         )
-    inner: Any = model
-    # A model may be wrapped for data parallelism or for test-time augmentation.
-    while not hasattr(inner, 'backbone') and hasattr(inner, 'module'):
-        inner = inner.module
+    inner = unwrapped(model)
     if not hasattr(inner, 'backbone'):
         raise UsageError(f'compile: expected a model with a backbone, got {type(inner).__name__}')
     # Inductor (torch 2.11) cannot order the strides of a map whose size is a symbol: it compiles a
@@ -46,7 +43,6 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
     inner.backbone.compile(backend=backend, dynamic=not is_inductor)
 
 
-@HOOKS.register_module()
 class CompileBackboneHook(Hook):
     """Compile the backbone before training or evaluation starts; see `compile_backbone`.
 

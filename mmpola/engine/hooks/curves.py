@@ -15,7 +15,6 @@ from mmpola.engine.curves import draw_curves
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.engine.seeding import unchanged_generators
 from mmpola.messages import first_line, info
-from mmpola.registry import HOOKS
 
 CURVES = 'curves.png'
 """Name of the picture in the work dir."""
@@ -27,7 +26,6 @@ MMEngine logs keys that begin with `train`, `val` or `test`, and saves all of th
 """
 
 
-@HOOKS.register_module()
 class CurvesHook(Hook):
     """Draws `curves.png` in the work dir after each validation and at the end.
 

@@ -8,10 +8,8 @@ from mmengine.dist import barrier
 from mmengine.hooks import Hook
 
 from mmpola.messages import info
-from mmpola.registry import HOOKS
 
 
-@HOOKS.register_module()
 class FinalTestHook(Hook):
     """After training, evaluates the checkpoint that was best in validation on the test data.
 

@@ -9,14 +9,12 @@ from mmengine.hooks import EMAHook, Hook, LoggerHook
 
 from mmpola.engine.processes import any_process
 from mmpola.messages import UsageError
-from mmpola.registry import HOOKS
 
 
 class NonFiniteError(UsageError):
     """The loss or the weights became NaN or infinite; earlier checkpoints are finite."""
 
 
-@HOOKS.register_module()
 class FiniteLossHook(Hook):
     """Stops training within one logging interval after its weights became NaN or infinite.
 

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.batch_picture import draw_batch, jpeg
 from mmpola.engine.seeding import unchanged_generators
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import first_line, info
-from mmpola.registry import HOOKS
 
 FIRST_BATCH = 'first_batch.jpg'
 """Name of the picture in the work dir."""
 
 
-@HOOKS.register_module()
 class FirstBatchHook(Hook):
     """Draws the first training batch to `first_batch.jpg` in the work dir.
 
@@ -48,7 +47,7 @@ class FirstBatchHook(Hook):
                 if not isinstance(inputs, Tensor) or inputs.dim() != 4:
                     return
                 dataset = runner.train_dataloader.dataset
-                preprocessor = inner_model(runner.model).data_preprocessor
+                preprocessor = unwrapped(runner.model).data_preprocessor
                 with unchanged_generators():
                     picture = draw_batch(batch, preprocessor, dataset)
                     write_atomically(path, jpeg(picture))
@@ -66,7 +65,7 @@ def after_preprocessing(model: nn.Module, receive: Callable[[Any], None]) -> Non
         receive: gets what the preprocessor returns, usually dict(inputs=[B, C, H, W],
             data_samples=list), and must not change it.
     """
-    preprocessor = getattr(inner_model(model), 'data_preprocessor', None)
+    preprocessor = getattr(unwrapped(model), 'data_preprocessor', None)
     if not isinstance(preprocessor, nn.Module):
         return
 
@@ -75,10 +74,3 @@ def after_preprocessing(model: nn.Module, receive: Callable[[Any], None]) -> Non
         receive(output)
 
     handle = preprocessor.register_forward_hook(give)
-
-
-def inner_model(model: Any) -> Any:
-    """Return the model inside wrappers for several processes or test-time augmentation."""
-    while hasattr(model, 'module'):
-        model = model.module
-    return model

@@ -7,10 +7,7 @@ from typing import Any
 from mmengine.hooks import Hook
 from torch import Tensor, nn
 
-from mmpola.registry import HOOKS
 
-
-@HOOKS.register_module()
 class Float32SamplingHook(Hook):
     """Let mmdet's region extractors and deformable attention read float32 maps.
 

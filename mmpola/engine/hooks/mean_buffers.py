@@ -7,10 +7,7 @@ from typing import Any
 from mmengine.dist import all_reduce_params
 from mmengine.hooks import EMAHook, SyncBuffersHook
 
-from mmpola.registry import HOOKS
 
-
-@HOOKS.register_module()
 class MeanBuffersHook(SyncBuffersHook):
     """MMEngine's SyncBuffersHook, which also averages the buffers of the EMA.
 

@@ -18,7 +18,6 @@ from mmpola.engine.hooks.atomic_checkpoint import ATOMIC_BACKEND, INTERRUPTED, s
 from mmpola.engine.loops import ExactEpochLoop, accumulated_steps
 from mmpola.engine.processes import any_process
 from mmpola.messages import CTRL_C, UsageError
-from mmpola.registry import HOOKS
 
 PREEMPTED = 75
 """Exit status EX_TEMPFAIL of sysexits.h: temporary failure, try again.
@@ -27,7 +26,6 @@ torchrun itself ends with 1 if a process ends with any status but 0.
 """
 
 
-@HOOKS.register_module()
 class PreemptionHook(Hook):
     """On a signal, finishes the step, saves `interrupted.pth` in the work dir and exits.
 

@@ -15,7 +15,8 @@ from mmengine.runner import EpochBasedTrainLoop
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from mmpola.engine.hooks.first_batch import after_preprocessing, inner_model
+from mmpola.engine.hooks.first_batch import after_preprocessing
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import counted, info
 
 
@@ -150,7 +151,7 @@ class ScreenHook(Hook):
 
 def model_lines(runner: Any) -> list[str]:
     """Return the lines about the model, the device and the files of a run."""
-    model: nn.Module = inner_model(runner.model)
+    model: nn.Module = unwrapped(runner.model)
     parameters = list(model.parameters())
     total = sum(parameter.numel() for parameter in parameters)
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
