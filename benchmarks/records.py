@@ -29,11 +29,6 @@ def results_folder(machine: str) -> Path:
     return ROOT / 'benchmarks' / 'results' / re.sub(r'[^\w.-]+', '-', machine)
 
 
-def first_line(error: Exception) -> str:
-    """Return kind and first line of an error, for a table."""
-    return f'{type(error).__name__}: {error}'.splitlines()[0]
-
-
 def table(rows: list[Row]) -> str:
     """Return a Markdown table of the first row's columns, except those of dicts."""
     columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]

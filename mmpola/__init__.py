@@ -1,20 +1,20 @@
 """mmpola: polarity-aware linear attention backbones for OpenMMLab, timm and plain PyTorch.
 
 Operators, layers and backbones are attributes of this package, and `dir(mmpola)` lists them. Their
-modules are imported on first use (PEP 562), so `import mmpola` imports nothing else. Types that
-only configs name, such as hooks and data sets, are found by `mmpola.registry`.
+modules are imported on first use (PEP 562), so `import mmpola` imports nothing else. Configs name
+the backbones, and what is listed in `mmpola.registry`, as `mmpola.NAME`.
 
 `import mmpola` also lets mmcv-lite run without compiled operators, see `mmpola.mmcv_operators`; the
-command `mmpola operators` does it for programs that import mmdet first.
+command `mmpola operators` does it for programs that import mmdet first. `mmpola.side_effects` lists
+what else is changed in a process.
 """
 
 from __future__ import annotations
 
-import sys as _sys
 from importlib import import_module as _import_module
-from importlib.machinery import ModuleSpec as _ModuleSpec
-from importlib.util import spec_from_file_location as _spec_from_file_location
 from typing import Any as _Any
+
+from mmpola.side_effects import find_mmcv_operators as _find_mmcv_operators
 
 __version__ = '0.1.0'
 
@@ -37,17 +37,7 @@ PUBLIC_NAMES = {
 """The module of each public name."""
 
 
-class _MmcvOperators:
-    """Finds `mmcv._ext` for mmcv-lite, if neither a compiled one nor `mmpola operators` has."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> _ModuleSpec | None:
-        if name != 'mmcv._ext':
-            return None
-        return _spec_from_file_location(name, f'{__path__[0]}/mmcv_operators.py')
-
-
-_sys.meta_path.append(_MmcvOperators)
+_find_mmcv_operators()
 
 
 def __getattr__(name: str) -> _Any:

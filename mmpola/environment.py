@@ -15,8 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-INSTALL = 'pip install -e .'
-INSTALL_OPENMMLAB = "pip install -e '.[openmmlab]'"
+from mmpola.extras import install_command, versions_of
+
+INSTALL = install_command()
+INSTALL_OPENMMLAB = install_command('openmmlab')
+MMCV_LITE = f'mmcv-lite{versions_of("mmcv-lite")}'
 
 
 class Package(NamedTuple):
@@ -117,7 +120,7 @@ def mmcv_problem() -> Finding | None:
     installed = _installed(MMCV.distributions)
     if len(installed) > 1:
         found = f'{" and ".join(installed)} are the same module and overwrite each other'
-        remedy = f'pip uninstall {" ".join(installed)}; pip install mmcv-lite==2.1.0'
+        remedy = f'pip uninstall {" ".join(installed)}; pip install {MMCV_LITE}'
         return Finding('mmcv', found, remedy, broken=True)
     try:
         import torch
@@ -129,7 +132,7 @@ def mmcv_problem() -> Finding | None:
         return None
     if get_compiling_cuda_version() == 'not available':
         found = 'compiled for a CPU only, but torch finds a GPU'
-        remedy = 'pip uninstall mmcv; pip install mmcv-lite==2.1.0'
+        remedy = f'pip uninstall mmcv; pip install {MMCV_LITE}'
         return Finding('mmcv', found, remedy, broken=True)
     return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable
 
@@ -66,7 +65,6 @@ def run_main(main: Callable[[], None]) -> None:
 
     A `UsageError` is printed, and the exit status is 2. After Ctrl-C it is 130.
     """
-    os.environ.setdefault('LOCAL_RANK', '0')  # MMEngine's DDP wrapper needs it
     try:
         main()
     except UsageError as error:

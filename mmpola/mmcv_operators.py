@@ -25,6 +25,8 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor
 
+from mmpola.extras import versions_of
+
 operators = torch.ops.torchvision
 
 # methods of `softnms`
@@ -47,7 +49,7 @@ def __getattr__(name: str) -> Callable[..., NoReturn]:
     def missing(*args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(
             f'mmcv operator {name} needs the compiled mmcv: pip uninstall mmcv-lite; '
-            'pip install mmcv==2.1.0'
+            f'pip install mmcv{versions_of("mmcv-lite")}'
         )
 
     return missing

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import mmpola
 from tests.helpers.configs import TINY, TINY_SEGMENTATION, config_files
 
 pytestmark = pytest.mark.slow
@@ -134,16 +135,21 @@ def test_the_wheel_contains_configs_scripts_and_the_model_index(wheel, root):
     }
     assert inside == expected | {'model-index.yml'}
     assert 'mmpola/ops/README.md' in content
-    assert {name.split('/')[0] for name in content} == {'mmpola', 'mmpola-0.1.0.dist-info'}
+    assert {name.split('/')[0] for name in content} == {
+        'mmpola',
+        f'mmpola-{mmpola.__version__}.dist-info',
+    }
 
 
 def test_the_sdist_builds_the_same_wheel(source, wheel, tmp_path):
     build = f'from setuptools.build_meta import build_sdist; build_sdist({str(tmp_path)!r})'
     run(sys.executable, '-c', build, cwd=source)
-    with tarfile.open(tmp_path / 'mmpola-0.1.0.tar.gz') as archive:
+    with tarfile.open(tmp_path / f'mmpola-{mmpola.__version__}.tar.gz') as archive:
         archive.extractall(tmp_path, filter='data')
     (tmp_path / 'again').mkdir()
-    assert files(build_wheel(tmp_path / 'mmpola-0.1.0', tmp_path / 'again')) == files(wheel)
+    assert files(
+        build_wheel(tmp_path / f'mmpola-{mmpola.__version__}', tmp_path / 'again')
+    ) == files(wheel)
 
 
 def test_an_editable_installation_links_them(source, tmp_path):

@@ -21,7 +21,6 @@ from __future__ import annotations
 import mmpola.script  # noqa: F401  before all others
 
 import argparse
-import warnings
 from pathlib import Path
 
 from mmpola.apps.publish.detector import export_detector
@@ -32,6 +31,7 @@ from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_con
 from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, run_main
+from mmpola.side_effects import ignore_warnings_about_images
 
 
 def parse_args() -> argparse.Namespace:
@@ -61,7 +61,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses, which are not exported
+    ignore_warnings_about_images()
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
     built = validate_config(cfg)

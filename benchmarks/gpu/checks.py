@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.records import Row, first_line
+from benchmarks.records import Row
+from mmpola.messages import first_line
 from mmpola.ops.kernel_check import DTYPES, check
 
 Arguments = dict[str, Any]

@@ -16,7 +16,8 @@ from tqdm import tqdm
 
 from benchmarks.cases import Case
 from benchmarks.operators import attention_call
-from benchmarks.records import Row, first_line, table
+from benchmarks.records import Row, table
+from mmpola.messages import first_line
 from mmpola.ops import polarity_attention
 from mmpola.ops.triton import launch
 

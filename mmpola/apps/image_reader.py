@@ -8,7 +8,6 @@ import copy
 import io
 import os
 import pickle
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from mmpola.engine.config import load_config
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, first_line
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
+from mmpola.side_effects import ignore_warnings_about_images
 
 FIRST_IMAGES = 8
 """Number of loaded images that `loading_notes` is given."""
@@ -45,9 +45,7 @@ def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
     Raises:
         UsageError: the config cannot be read or has a mistake.
     """
-    warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses
-    warnings.filterwarnings('ignore', 'Warning: The .* is out of bounds')  # of drawn boxes
-    warnings.filterwarnings('ignore', 'The shape of value will convert')  # of merged label maps
+    ignore_warnings_about_images()
     cfg = load_config(args)
     return cfg, validate_config(cfg)
 

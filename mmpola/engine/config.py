@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 from mmengine.config import Config, DictAction
-from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import FlexibleRunner, Runner
 
 from mmpola.commands import missing_config
 from mmpola.messages import UsageError, first_line
+from mmpola.side_effects import find_configs_of_mmseg
 
-MODULE2PACKAGE['mmseg'] = 'mmseg'
-"""Lets MMEngine find base configs `mmseg::…` by the module, which a fork may have installed."""
+find_configs_of_mmseg()
 
 READ_BY_MMENGINE = {
     *inspect.signature(Runner).parameters,

@@ -1,20 +1,13 @@
-"""The processes of a run: they end with the one that started them, and decide together."""
+"""The processes of a run: the place of each, and what they decide together."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import sys
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from mmengine.device import get_device
 from mmengine.dist import all_reduce, get_world_size
-
-PR_SET_PDEATHSIG = 1
-"""Option of prctl(2): the signal that the kernel sends a process when its parent dies."""
 
 PROCESS_VARIABLES = {
     'pytorch': ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'),
@@ -42,35 +35,6 @@ def place(launcher: str) -> Place:
         local_rank=int(os.environ.get(local_rank, 0)),
         processes=int(os.environ.get(processes, 1)),
     )
-
-
-@cache
-def end_children_with_this_process() -> None:
-    """Make every process that is forked from now on end when its parent dies.
-
-    When its parent is killed, a data loader's worker would wait for ever for a reader of its queue,
-    and hold the parent's output open. If torchrun has started this process, it gets SIGTERM when
-    torchrun dies. This needs Linux; elsewhere nothing is done.
-    """
-    if sys.platform != 'linux':
-        return
-    parent = os.getpid()
-
-    def note_parent() -> None:  # a child may fork too
-        nonlocal parent
-        parent = os.getpid()
-
-    os.register_at_fork(before=note_parent, after_in_child=lambda: end_with(parent, signal.SIGKILL))
-    if 'TORCHELASTIC_RUN_ID' in os.environ:
-        end_with(os.getppid(), signal.SIGTERM)
-
-
-def end_with(parent: int, number: signal.Signals) -> None:
-    """Make this process get the signal `number` when its parent process, `parent`, dies."""
-    failed = ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number) != 0
-    died_before = os.getppid() != parent
-    if failed or died_before:
-        os.kill(os.getpid(), number)
 
 
 def any_process(condition: bool) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
 from mmpola.config_contents import class_list_problem
 from mmpola.engine.hooks.resumed import ResumedHook
-from mmpola.engine.processes import end_children_with_this_process, place
+from mmpola.engine.processes import place
 from mmpola.engine.runner import Runner
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
@@ -25,8 +25,9 @@ from mmpola.engine.training_checkpoint import (
     read_training_checkpoint,
     starting_weights,
 )
-from mmpola.engine.validate import replace_sync_bn
+from mmpola.engine.validate import replace_sync_bn, unwrapped
 from mmpola.messages import UsageError, info
+from mmpola.side_effects import end_children_with_this_process
 
 
 class StartHook(Hook):
@@ -53,10 +54,7 @@ class StartHook(Hook):
         self._load(runner)
 
     def _load(self, runner: Any) -> None:
-        model = runner.model
-        while hasattr(model, 'module'):  # of DDP, or of test-time augmentation
-            model = model.module
-        model.load_state_dict(self.weights, strict=False)
+        unwrapped(runner.model).load_state_dict(self.weights, strict=False)
         # EMAHook starts its average from them.
         runner.call_hook('after_load_checkpoint', checkpoint={'state_dict': self.weights})
         self.weights = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
@@ -15,12 +14,11 @@ from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.checkpoint.hub import PUBLISHED_MODELS, resolve_checkpoint
 from mmpola.checkpoint.load import load_content, shown_source
-from mmpola.checkpoint.safe_load import inert, read_checkpoint
+from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.side_effects import read_authors_config
 from mmpola.timm.models import TimmModel
 
-# timm reads with weights_only=True, which would refuse the yacs config in the authors' files.
-AUTHORS_CONFIG = 'yacs.config.CfgNode'
-torch.serialization.add_safe_globals([(inert(AUTHORS_CONFIG), AUTHORS_CONFIG)])
+read_authors_config()
 
 
 def pretrained_config(name: str) -> dict[str, Any]:
@@ -65,9 +63,8 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
         cache_dir: folder for the download of an `hf_hub_id`; None for the Hugging Face cache.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the source cannot be downloaded or read, or does not fit, or the model has
-            neither a published nor a local file; the message says what to do.
+        CheckpointError: there is no such file, the source cannot be downloaded or read, or does not
+            fit, or the model has neither a published nor a local file; the message says what to do.
     """
     source, content = _read_source(model.pretrained_cfg, cache_dir)
     load_content(model, content, source, new_head=True)
