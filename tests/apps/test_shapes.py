@@ -7,7 +7,7 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from mmpola.apps import shapes
-from mmpola.apps.shapes import CLASSES, draw_scene, polygons, run_lengths, write_dataset
+from mmpola.apps.shapes import CLASSES, Instance, draw_scene, polygons, segmentation, write_dataset
 from mmpola.messages import run_main
 from tests.helpers.refusals import refusal
 
@@ -115,12 +115,9 @@ MASKS = {
 
 @pytest.mark.parametrize('mask', MASKS.values(), ids=MASKS.keys())
 def test_polygons_and_run_lengths_cover_the_mask_and_not_its_holes(mask):
-    runs = run_lengths(mask)
-    assert runs['size'] == list(mask.shape)
-    assert sum(runs['counts']) == mask.size
-    for encoded in (coco_mask.merge(coco_mask.frPyObjects(polygons(mask), *mask.shape)), runs):
-        if encoded is runs:
-            encoded = coco_mask.frPyObjects(runs, *mask.shape)
+    outlines = coco_mask.merge(coco_mask.frPyObjects(polygons(mask), *mask.shape))
+    run_lengths = segmentation(Instance(0, mask, pixels=int(mask.sum()), iscrowd=True))
+    for encoded in (outlines, run_lengths):
         assert np.array_equal(coco_mask.decode(encoded).astype(bool), mask)
 
 
@@ -132,11 +129,6 @@ def test_polygons_of_scenes_are_inside_the_image_and_have_an_area(scenes):
             assert len(part) >= 6
             assert x.min() >= 0 and y.min() >= 0 and x.max() <= width and y.max() <= height
             assert abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2 > 0
-
-
-def test_run_lengths_are_by_column_and_begin_with_zeros():
-    assert run_lengths(mask_of('#.', '##'))['counts'] == [0, 2, 1, 1]
-    assert run_lengths(mask_of('..#', '.##'))['counts'] == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -245,9 +237,8 @@ def run(monkeypatch, *arguments):
 
 def test_the_command(tmp_path, monkeypatch, capsys):
     out = tmp_path / 'set'
-    small = ('--images', 2, '--val-images', 1, '--size', 64, 64)
     for line in (f'wrote {out}\n', f'{out} already holds this data set: nothing to do\n'):
-        assert run(monkeypatch, out, *small) == 0
+        assert run(monkeypatch, out, '--images', 2) == 0
         assert capsys.readouterr().out == line
 
 
@@ -261,5 +252,5 @@ def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch):
         return draw_scene(*arguments)
 
     monkeypatch.setattr(shapes, 'draw_scene', draw)
-    assert run(monkeypatch, tmp_path / 'set', '--images', 4, '--size', 64, 64) == 130
+    assert run(monkeypatch, tmp_path / 'set', '--images', 4) == 130
     assert list(tmp_path.iterdir()) == []

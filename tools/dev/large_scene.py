@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from PIL import Image
 
 from mmpola.apps import analysis
 from mmpola.apps.analysis.charts import BLUE, GREY, ORANGE
 from mmpola.apps.analysis.maps import COLOUR_PERCENTILE
 from mmpola.apps.image_reader import load_image_config, open_reader
-from mmpola.apps.shape_scenes import RGBImage, draw_scene
+from mmpola.apps.shapes import draw_scene
 from mmpola.engine.config import add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.messages import run_main
@@ -55,7 +56,7 @@ STREAMS = (
 """Kind of weights, title, colour, colour map."""
 
 
-def assemble_scene() -> RGBImage:
+def assemble_scene() -> NDArray[Any]:
     """Return the scene, RGB uint8 [SIDE, SIDE, 3]."""
     pixels = draw_scene(0, BACKGROUND, (SIDE, SIDE)).image
     width, height = OBJECTS_SIZE
