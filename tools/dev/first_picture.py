@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from mmpola.apps import analysis
-from mmpola.apps.analysis.charts import BLUE, GREY, ORANGE
+from mmpola.apps.analysis.figures import BLUE, GREY, ORANGE
 from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
 from mmpola.engine.config import add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mmpola.apps import analysis
-from mmpola.apps.analysis.charts import BLUE, GREY, ORANGE
-from mmpola.apps.analysis.maps import COLOUR_PERCENTILE
+from mmpola.apps.analysis.figures import BLUE, COLOUR_PERCENTILE, GREY, ORANGE
 from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.apps.shapes import draw_scene
 from mmpola.engine.config import add_options_argument

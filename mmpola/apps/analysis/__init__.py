@@ -1,13 +1,10 @@
 """What trained linear attention does with an image: weights, entropy, gates, rank, parameters."""
 
-from mmpola.apps.analysis.attention_weights import (
-    WEIGHT_KINDS,
-    attention_rows,
-)
+from mmpola.apps.analysis.attention_weights import WEIGHT_KINDS, attention_rows
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
-from mmpola.apps.analysis.figures import CHARTS, analyze, parse_points
+from mmpola.apps.analysis.figures import CHARTS, draw_maps
+from mmpola.apps.analysis.images import analyze, parse_points
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer, query_maps
-from mmpola.apps.analysis.maps import draw_maps
 from mmpola.apps.analysis.scene import Scene, open_scene
 from mmpola.apps.analysis.statistics import (
     EffectiveRanks,

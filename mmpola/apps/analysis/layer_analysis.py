@@ -99,8 +99,7 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
         tokens: (row, column) of the queries whose weights over all keys are returned.
     """
     inputs = layer.attention
-    columns = layer.grid[1]
-    chosen = torch.tensor([row * columns + column for row, column in tokens], dtype=torch.long)
+    chosen = _indices(layer, tokens)
     sampled = sample_tokens(inputs.q.shape[1], SAMPLED_ROWS)
 
     token_entropy = {}
@@ -139,14 +138,19 @@ def query_maps(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> dict[st
     Returns:
         [P, H, h, w] of the layer's key grid, for each of `MAP_KINDS`.
     """
-    columns = layer.grid[1]
-    index = torch.tensor([row * columns + column for row, column in tokens], dtype=torch.long)
     inputs = layer.attention
-    rows = attention_rows(inputs, MAP_KINDS)(index.to(inputs.q.device))  # [H, P, M]
+    index = _indices(layer, tokens).to(inputs.q.device)
+    rows = attention_rows(inputs, MAP_KINDS)(index)  # [H, P, M]
     maps = {}
     for kind, weights in rows.items():
         maps[kind] = weights.transpose(0, 1).unflatten(-1, layer.key_grid).float().cpu().numpy()
     return maps
+
+
+def _indices(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Return the indices of tokens (row, column) in a layer's sequence."""
+    columns = layer.grid[1]
+    return torch.tensor([row * columns + column for row, column in tokens], dtype=torch.long)
 
 
 def _plain_dict(arrays: dict[str, Array]) -> dict[str, Any]:

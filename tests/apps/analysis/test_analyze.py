@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmpola.apps.analysis import figures, parse_points
+from mmpola.apps.analysis import images, parse_points
 from mmpola.messages import UsageError
 from tests.helpers.processes import run_script
 
@@ -66,7 +66,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
 @pytest.mark.parametrize('task', ['tiny_config', 'tiny_segmentation'])
 def test_detectors_and_segmenters(task, request, write_checkpoint, photo, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, 'save_figure', lambda figure, folder, name: drawn.append(name))
+    monkeypatch.setattr(images, 'save_figure', lambda figure, folder, name: drawn.append(name))
     config = request.getfixturevalue(task)
     name = 'stages.1.blocks.0.attn'
     checkpoint = write_checkpoint(config, tmp_path / 'random.pth')

@@ -5,8 +5,13 @@ import torch
 from matplotlib.legend import Legend
 
 from mmpola.apps.analysis import analyze_layer, observe
-from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_parameters, draw_rank
-from mmpola.apps.analysis.figures import save_figure
+from mmpola.apps.analysis.figures import (
+    draw_entropy,
+    draw_gates,
+    draw_parameters,
+    draw_rank,
+    save_figure,
+)
 from mmpola.backbones import PolaPVT
 
 STREAMS = ['same-signed', 'opposite-signed']
