@@ -66,17 +66,22 @@ class Run:
         return FOLDER / 'configs' / f'{self.variant}.py'
 
 
+def backbones(task: str) -> dict[str, str]:
+    """Return the variants of a detector or segmenter: config -> name in tables."""
+    return {
+        f'{task}_pola_swin': 'Pola-Swin',
+        f'{task}_pola_pvt': 'Pola-PVT',
+        f'{task}_swin': "mmdet's Swin",
+        f'{task}_pvt': "mmdet's PVT",
+    }
+
+
 ACCURACY = Metric('accuracy', 'accuracy/top1')
 
 EXPERIMENTS: dict[str, Experiment] = {
     'e1': Experiment(
         title='Detection of blood cells',
-        variants={
-            'detect_pola_swin': 'Pola-Swin',
-            'detect_pola_pvt': 'Pola-PVT',
-            'detect_swin': "mmdet's Swin",
-            'detect_pvt': "mmdet's PVT",
-        },
+        variants=backbones('detect'),
         metrics=(
             Metric('AP', 'coco/bbox_mAP', 100),
             Metric('AP50', 'coco/bbox_mAP_50', 100),
@@ -98,12 +103,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     'e2': Experiment(
         title='Segmentation of streets',
-        variants={
-            'segment_pola_swin': 'Pola-Swin',
-            'segment_pola_pvt': 'Pola-PVT',
-            'segment_swin': "mmdet's Swin",
-            'segment_pvt': "mmdet's PVT",
-        },
+        variants=backbones('segment'),
         metrics=(Metric('mIoU', 'mIoU'), Metric('pixel accuracy', 'aAcc')),
     ),
     'e3-alpha': Experiment(
