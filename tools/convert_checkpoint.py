@@ -40,8 +40,8 @@ from mmpola.apps.publish.convert import (
     write_conversion,
 )
 from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
+from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.write import check_destination
-from mmpola.engine.training_checkpoint import locate_checkpoint
 from mmpola.messages import run_main
 
 
@@ -81,7 +81,7 @@ def main() -> None:
             'DST: expected the name of a .pth file, which torch.save writes, '
             f'got {args.destination}'
         )
-    source = locate_checkpoint(args.source)
+    source = resolve_checkpoint(args.source)
     check_destination(args.destination, args.overwrite, source)
     if args.whole:
         conversion = convert_whole(source, args.weights, args.metric)

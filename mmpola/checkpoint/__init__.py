@@ -2,8 +2,8 @@
 
 The steps, each in its module: `hub` finds a file by its name and downloads it, `safe_load` reads it
 without executing anything in it, `contents` finds the weights in it, and `load` renames its
-tensors, adapts and compares them and loads all of them or none. `init_cfg` starts this for the
-`init_cfg` of a config. `write` writes files whole or not at all.
+tensors, has `adapt` adapt them, compares them with the model and loads all of them or none.
+`init_cfg` starts this for the `init_cfg` of a config. `write` writes files whole or not at all.
 """
 
 from mmpola.messages import UsageError

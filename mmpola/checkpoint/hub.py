@@ -57,6 +57,10 @@ REACHED_WITHIN = 10
 """Seconds in which the hub must answer."""
 
 
+class NoSuchFileError(CheckpointError, FileNotFoundError):
+    """There is no local file of that name."""
+
+
 class NotDownloadedError(CheckpointError):
     """A checkpoint is neither here nor cached, and shall not be downloaded."""
 
@@ -69,7 +73,7 @@ def resolve_checkpoint(name: str | Path, *, download: bool = True) -> Path:
         download: whether it may be downloaded.
 
     Raises:
-        FileNotFoundError: there is no such local file.
+        NoSuchFileError: there is no such local file.
         NotDownloadedError: it would have to be downloaded.
         CheckpointError: the name is unknown, or the file cannot be downloaded; the message says
             what to do.
@@ -80,7 +84,7 @@ def resolve_checkpoint(name: str | Path, *, download: bool = True) -> Path:
         path = os.path.expanduser(text)
         if not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
             advice = 'published weights are downloaded by name, for example mmpola://pola_swin_tiny'
-            raise FileNotFoundError(f'{name}: no such checkpoint file; {advice}')
+            raise NoSuchFileError(f'{name}: no such checkpoint file; {advice}')
         return Path(path)
     if scheme == 'mmpola':
         return released_checkpoint(rest, download=download)

@@ -47,7 +47,7 @@ def initialize(model: RenamesWeights, init_cfg: InitCfg) -> bool:
         Whether there was a file.
 
     Raises:
-        FileNotFoundError, CheckpointError: see `load_weights`.
+        CheckpointError: see `load_weights`.
     """
     initializers = []
     files = []
@@ -99,7 +99,7 @@ def check_pretrained(model: dict[str, Any], *, download: bool = True) -> list[st
             resolve_checkpoint(name, download=download)
         except NotDownloadedError as error:
             lines.append(f'{key}.init_cfg.checkpoint: {error}; the training run downloads it')
-        except (CheckpointError, FileNotFoundError) as error:
+        except CheckpointError as error:
             raise UsageError(
                 f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options '
                 f'{key}.init_cfg=None'

@@ -6,7 +6,6 @@ depends on the images, `compare` reports on every tensor, and what fits is copie
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,20 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.adapt import (
+    adapt_stem,
+    adapt_tables,
+    can_load,
+    drop_other_head,
+    is_plain,
+    loadable_dtypes,
+)
 from mmpola.checkpoint.contents import find_weights, weights_note
 from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
 from mmpola.messages import info, listed
 
 BATCH_NORM_COUNTER = 'num_batches_tracked'
 """End of the name of a buffer that old files may lack, as torch and MMEngine also permit."""
-
-STEM_WEIGHT = 'stem.proj.weight'
-"""The first convolution of every backbone."""
-
-FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""Dtypes from which parameters are loaded; torch would also cast integers and complex numbers."""
 
 
 class RenamesWeights(nn.Module):
@@ -99,29 +99,21 @@ class LoadReport:
     @property
     def problems(self) -> list[str]:
         """A line for each kind of misfit, with the first names."""
-        lines = []
-        if self.missing:
-            lines.append(f'missing: {listed(self.missing)}')
-        if self.not_finite:
-            lines.append(f'not finite: {listed(self.not_finite)}')
-        if self.unknown:
-            lines.append(f'unknown: {listed(self.unknown)}')
-        if self.wrong_shape:
-            lines.append(f'wrong shape: {listed(self.wrong_shape)}')
-        return lines
+        kinds = {
+            'missing': self.missing,
+            'not finite': self.not_finite,
+            'unknown': self.unknown,
+            'wrong shape': self.wrong_shape,
+        }
+        return [f'{kind}: {listed(names)}' for kind, names in kinds.items() if names]
 
     def __str__(self) -> str:
-        count = len(self.loaded)
-        text = f'{self.source}: loaded {count} tensors from {self.container!r}'
+        parts = [f'{self.source}: loaded {len(self.loaded)} tensors from {self.container!r}']
         if self.note:
-            text += f'; {self.note}'
-        if self.resized:
-            text += f'; resized: {listed(self.resized)}'
-        if self.dropped:
-            text += f'; dropped: {listed(self.dropped)}'
-        if self.new:
-            text += f'; new: {listed(self.new)}'
-        return text
+            parts.append(self.note)
+        kinds = {'resized': self.resized, 'dropped': self.dropped, 'new': self.new}
+        parts += [f'{kind}: {listed(names)}' for kind, names in kinds.items() if names]
+        return '; '.join(parts)
 
 
 def refuse_misfits(report: LoadReport, model: nn.Module, given: Mapping[str, Tensor]) -> None:
@@ -159,10 +151,9 @@ def load_weights(model: RenamesWeights, name: str | Path, which: str | None = No
         which: 'model' or 'ema', see `find_weights`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file cannot be read (see `read_checkpoint`), or tensors are missing,
-            unknown, of a wrong shape or dtype, not dense or not finite: the message names the first
-            of each, and the model keeps its weights.
+        CheckpointError: there is no such file, it cannot be read (see `read_checkpoint`), or
+            tensors are missing, unknown, of a wrong shape or dtype, not dense or not finite: the
+            message names the first of each, and the model keeps its weights.
     """
     path = resolve_checkpoint(name)
     return load_content(model, read_checkpoint(path), shown_source(name, path), which)
@@ -199,7 +190,7 @@ def load_content(
             notes.append(note)
     notes.append(adapt_stem(model, weights))
     resized = adapt_tables(model, weights)
-    report = compare_pretrained(model, weights, source, may_lack)
+    report = compare(model, weights, source, may_lack=may_lack)
     report.container = container
     report.note = '; '.join(filter(None, notes))
     report.resized = resized
@@ -210,66 +201,6 @@ def load_content(
             own[key].copy_(weights[key])
     info(str(report))
     return report
-
-
-def drop_other_head(model: nn.Module, weights: dict[str, Tensor]) -> str:
-    """Drop the head of a file if it is for another number of classes than a model's.
-
-    Args:
-        model: a classifier; of any other model nothing is dropped.
-        weights: by the model's names; changed in place.
-
-    Returns:
-        What happened, for the log; '' if nothing was dropped.
-    """
-    own = model.state_dict().get('head.weight')
-    given = weights.get('head.weight')
-    if own is None or given is None or own.shape == given.shape:
-        return ''
-    del weights['head.weight']
-    weights.pop('head.bias', None)
-    return f'the head is new, the file has {len(given)} classes and the model {len(own)}'
-
-
-def adapt_stem(model: nn.Module, weights: dict[str, Tensor]) -> str:
-    """Convert the first convolution of a file to the number of input channels of a model.
-
-    Args:
-        model: backbone or classifier.
-        weights: by the model's names; changed in place.
-
-    Returns:
-        What happened, for the log; '' if the numbers of channels are equal.
-    """
-    own = model.state_dict()
-    for key in (STEM_WEIGHT, f'backbone.{STEM_WEIGHT}'):
-        if key not in own or key not in weights or weights[key].ndim != 4:
-            continue
-        given = weights[key].shape[1]
-        channels = own[key].shape[1]
-        if given != channels:
-            weights[key] = convert_channels(weights[key], channels)
-            name = key.removesuffix('.weight')
-            return f'{name} converted from {given} to {channels} input channels'
-    return ''
-
-
-def convert_channels(weight: Tensor, channels: int) -> Tensor:
-    """Convert a convolution [O, I, k, k] to another number of input channels, as timm does.
-
-    One channel gets the sum over all, more of them repeat the first ones, scaled to the same sum of
-    outputs for equal channels. timm 1.0.21 converts from three channels only.
-
-    Args:
-        weight: any floating point dtype; the sum is taken in float32.
-        channels: of the images.
-    """
-    given = weight.shape[1]
-    values = weight.float()
-    if channels == 1:
-        return values.sum(dim=1, keepdim=True).to(weight.dtype)
-    repeated = values.repeat(1, math.ceil(channels / given), 1, 1)[:, :channels]
-    return (repeated * (given / channels)).to(weight.dtype)
 
 
 def shown_source(name: str | Path, path: Path) -> str:
@@ -317,56 +248,35 @@ def with_versions(
     return versioned
 
 
-def adapt_tables(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
-    """Resize the position tables of a file to the grids and windows of a model.
-
-    Args:
-        model: backbone or classifier.
-        weights: by the model's names; changed in place.
-
-    Returns:
-        The names of the resized tables, with both shapes.
-    """
-    tables = position_tables(model)
-    resized = []
-    for key, target in model.state_dict().items():
-        x = weights.get(key)
-        if x is None or not is_plain(x) or x.shape == target.shape or not can_load(x, target):
-            continue
-        table = _resize_table(key, x, target, tables)
-        if table.shape != x.shape:
-            resized.append(f'{key} {list(x.shape)} -> {list(table.shape)}')
-            weights[key] = table
-    return resized
-
-
 def compare(
     model: nn.Module,
     weights: Mapping[str, Tensor],
     source: str,
+    exact: bool = False,
     may_lack: tuple[str, ...] = (),
-    may_drop: tuple[str, ...] | None = None,
 ) -> LoadReport:
     """Compare tensors with the state dict of a model, without loading them.
 
-    Entries of quantised models that are no plain tensors count as fitting.
+    The counters of BatchNorm layers may be missing, as in torch. Entries of quantised models that
+    are no plain tensors count as fitting.
 
     Args:
         model: gives the names and shapes.
         weights: tensors that `rename` has renamed.
         source: the file, for messages.
-        may_lack: prefixes of tensors that the file need not have. The counters of BatchNorm layers
-            may always be missing, as in torch.
-        may_drop: prefixes of tensors that are dropped if the model does not have the part that they
-            belong to; None: those of the backbones inside of the model, which do not build every
-            stage and norm.
+        exact: the tensors must be the model's state dict; only stages and norms that a backbone
+            inside of the model does not build are dropped. Otherwise a `RenamesWeights` drops what
+            belongs to parts that it does not have, and may lack its `optional_prefixes()`.
+        may_lack: further prefixes of tensors that the file need not have.
 
     Raises:
         CheckpointError: a tensor is not dense, or has a dtype that cannot be loaded into the
             model's tensor.
     """
-    if may_drop is None:
-        may_drop = tuple(prefix for prefix, _ in _inner_models(model))
+    may_drop = tuple(prefix for prefix, _ in _inner_models(model))
+    if isinstance(model, RenamesWeights) and not exact:
+        may_drop = ('',)  # every name
+        may_lack += model.optional_prefixes()
     expected = model.state_dict()
     parts = {_part_of_model(key) for key in expected}
     report = LoadReport(source, type(model).__name__)
@@ -387,26 +297,13 @@ def compare(
     return report
 
 
-def compare_pretrained(
-    model: RenamesWeights,
-    weights: Mapping[str, Tensor],
-    source: str,
-    may_lack: tuple[str, ...] = (),
-) -> LoadReport:
-    """Compare weights to start from: parts that the model does not have are dropped.
-
-    See `compare`. The file need not have the model's `optional_prefixes()` either.
-    """
-    return compare(model, weights, source, model.optional_prefixes() + may_lack, may_drop=('',))
-
-
 def _compare_tensor(report: LoadReport, key: str, x: Tensor, target: Tensor) -> None:
     """Add a file's tensor to the lists of a report."""
     if not is_plain(x) or not is_plain(target):
         report.loaded.append(key)
         return
     if not can_load(x, target):
-        rule = f'expected a dense tensor of {listed(_dtypes(target))}'
+        rule = f'expected a dense tensor of {listed(loadable_dtypes(target))}'
         raise CheckpointError(f'{report.source}: {key}: {rule}, got {x.layout} of {x.dtype}')
     if x.shape == target.shape:
         report.loaded.append(key)
@@ -417,16 +314,6 @@ def _compare_tensor(report: LoadReport, key: str, x: Tensor, target: Tensor) -> 
     if not finite.all():
         count = int((~finite).sum())
         report.not_finite.append(f'{key} has {count} NaN or infinite values')
-
-
-def is_plain(x: Any) -> bool:
-    """Whether an entry of a state dict is an ordinary tensor, which can be compared with another.
-
-    Quantised models also have tensors of other classes, tuples and dtypes; torch loads those.
-    """
-    if not isinstance(x, Tensor) or x.is_quantized:
-        return False
-    return x.is_nested or type(x) in (Tensor, nn.Parameter)
 
 
 def _with_shape(key: str, x: Any) -> str:
@@ -447,45 +334,8 @@ def _part_of_model(key: str) -> str:
     return names[0]
 
 
-def can_load(x: Tensor, target: Tensor) -> bool:
-    """Whether a plain tensor is dense and has a dtype that can be loaded into a target."""
-    return x.layout == torch.strided and not x.is_nested and x.dtype in _dtypes(target)
-
-
-def _dtypes(target: Tensor) -> tuple[torch.dtype, ...]:
-    """Return the dtypes that can be loaded into a target."""
-    if target.is_floating_point():
-        return FLOAT_DTYPES
-    return (target.dtype,)
-
-
 def _class_count_hint(key: str, expected: Tensor, x: Tensor) -> str:
     """Explain a wrong shape of a classifier's last layer by its number of classes."""
     if not key.startswith('head.') or expected.shape[:1] == x.shape[:1]:
         return ''
     return f' (num_classes is {len(expected)}, the file has {len(x)})'
-
-
-def _resize_table(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Tensor:
-    """Resize a position table to the model's grid; return any other tensor unchanged.
-
-    As in the authors' `load_pretrained`, tables of keys and bias tables are resized bicubically.
-    Their code does not resize `pos_embed`; it is resized bilinearly, as in a forward pass.
-    """
-    if x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
-        return x
-    if key.endswith('relative_position_bias_table'):
-        side = math.isqrt(x.shape[0])  # 2 s - 1, for windows of side s
-        if side % 2 == 0 or side**2 != x.shape[0]:
-            return x
-        window_size = (math.isqrt(target.shape[0]) + 1) // 2
-        return resize_bias_table(x, window_size)
-    if key not in tables:
-        return x
-    side = math.isqrt(x.shape[1])
-    if side == 0 or side**2 != x.shape[1]:
-        return x
-    mode = 'bilinear'
-    if key.endswith('positional_encoding'):
-        mode = 'bicubic'
-    return resize_table(x, (side, side), tables[key], mode)

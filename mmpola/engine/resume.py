@@ -10,11 +10,11 @@ from typing import NamedTuple
 from mmengine.config import Config
 from torch import nn
 
+from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
     fit_checkpoint,
-    locate_checkpoint,
     read_training_checkpoint,
 )
 from mmpola.messages import UsageError, counted, listed
@@ -53,7 +53,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> Decision:
     """
     path = None
     if cfg.get('resume') and cfg.get('load_from'):
-        path = locate_checkpoint(cfg.load_from)
+        path = resolve_checkpoint(cfg.load_from)
     elif cfg.get('resume'):
         path = newest_checkpoint(cfg.work_dir)
         record = Path(cfg.work_dir, 'last_checkpoint')

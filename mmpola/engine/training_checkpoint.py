@@ -14,14 +14,13 @@ from typing import Any
 from mmengine.model import revert_sync_batchnorm
 from torch import Tensor, nn
 
+from mmpola.checkpoint.adapt import adapt_tables
 from mmpola.checkpoint.contents import find_weights, is_averaged, weights_note
 from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.load import (
     LoadReport,
     RenamesWeights,
-    adapt_tables,
     compare,
-    compare_pretrained,
     refuse_misfits,
     rename,
     with_versions,
@@ -75,25 +74,13 @@ class TrainingCheckpoint:
         return classes
 
 
-def locate_checkpoint(name: str | Path) -> Path:
-    """Return the local file of a checkpoint; `resolve_checkpoint` describes its names.
-
-    Raises:
-        UsageError: there is no such file, or it cannot be downloaded.
-    """
-    try:
-        return resolve_checkpoint(name)
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from None
-
-
 def read_training_checkpoint(name: str | Path, which: str | None = None) -> TrainingCheckpoint:
     """Read any file of weights that `find_weights` knows, which explains `which`.
 
     Raises:
         UsageError: the file does not exist, cannot be read, or has no weights.
     """
-    path = locate_checkpoint(name)
+    path = resolve_checkpoint(name)
     content = read_checkpoint(path)
     container, weights = find_weights(content, path, which)
     return TrainingCheckpoint(str(path), content, weights, container)
@@ -144,12 +131,11 @@ def fit_checkpoint(
     """
     model = unwrapped(model)
     weights = rename(model, checkpoint.weights)
-    if exact or not isinstance(model, RenamesWeights):
-        report = compare(model, weights, checkpoint.path)
-    else:
+    resized = []
+    if isinstance(model, RenamesWeights) and not exact:
         resized = adapt_tables(model, weights)
-        report = compare_pretrained(model, weights, checkpoint.path)
-        report.resized = resized
+    report = compare(model, weights, checkpoint.path, exact=exact)
+    report.resized = resized
     if report.problems and hasattr(model, BACKBONE):
         own = _model_parts(model.state_dict())
         own.remove(BACKBONE)
@@ -181,7 +167,7 @@ def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[s
     """
     model = unwrapped(model)
     weights = rename(model, checkpoint.weights)
-    report = compare(model, weights, checkpoint.path)
+    report = compare(model, weights, checkpoint.path, exact=True)
     if not any(name.startswith(f'{BACKBONE}.') for name in report.loaded):
         raise UsageError(
             f'load_from: {checkpoint.path}: no tensor fits the backbone, the first ones are '

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
-from mmpola.checkpoint.load import adapt_tables, compare_pretrained, refuse_misfits, rename
+from mmpola.checkpoint.adapt import adapt_tables
+from mmpola.checkpoint.load import compare, refuse_misfits, rename
 
 GLOBAL_POOLS = ('avg', '')
 
@@ -54,7 +55,7 @@ class TimmModel(ModelWithBackbone):
         if strict:
             weights = rename(self, state_dict)
             adapt_tables(self, weights)
-            report = compare_pretrained(self, weights, 'state_dict')
+            report = compare(self, weights, 'state_dict')
             refuse_misfits(report, self, state_dict)
             state_dict = weights
         return super().load_state_dict(state_dict, strict=False, assign=assign)

@@ -11,6 +11,7 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import (
     PUBLISHED_MODELS,
     RELEASED_REPOSITORY,
+    NoSuchFileError,
     resolve_checkpoint,
     short_name,
 )
@@ -36,7 +37,7 @@ def test_local_names(tmp_path, monkeypatch):
     for name in (path, str(path), '~/my weights.pth'):
         assert resolve_checkpoint(name) == path
     for name in ('none.pth', '~/none.pth', f'{"x" * 400}.pth'):
-        with pytest.raises(FileNotFoundError, match=f'^{name}: no such checkpoint file'):
+        with pytest.raises(NoSuchFileError, match=f'^{name}: no such checkpoint file'):
             resolve_checkpoint(name)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from mmpola.backbones import PolaPVT
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.contents import find_weights, weights_note
-from mmpola.checkpoint.load import compare, compare_pretrained, load_weights
+from mmpola.checkpoint.load import compare, load_weights
 from tests.helpers.models import assert_same
 
 
@@ -105,7 +105,7 @@ def test_the_log_names_the_local_file_of_a_model(build, weights, tmp_path, monke
 def test_comparing_loads_nothing(build, weights):
     model = build()
     before = {key: x.clone() for key, x in model.state_dict().items()}
-    report = compare_pretrained(model, weights | {'head.weight': torch.ones(2)}, 'a file')
+    report = compare(model, weights | {'head.weight': torch.ones(2)}, 'a file')
     assert (report.source, report.dropped) == ('a file', ['head.weight'])
     assert report.loaded == list(weights)
     assert_same(model.state_dict(), before)

@@ -16,7 +16,8 @@ import mmpola
 from mmpola.backbones import named_backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
-from mmpola.checkpoint.load import RenamesWeights, adapt_tables, compare_pretrained, rename
+from mmpola.checkpoint.adapt import adapt_tables
+from mmpola.checkpoint.load import RenamesWeights, compare, rename
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
@@ -183,7 +184,7 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
     renamed = rename(model, weights)
     adapted = dict(renamed)
     adapt_tables(model, adapted)
-    report = compare_pretrained(model, adapted, str(source))
+    report = compare(model, adapted, str(source))
     if report.problems:
         advice = ''
         if isinstance(model, Classifier):

@@ -1,0 +1,149 @@
+"""Adapt tensors to a model: other input channels, image sizes, windows and numbers of classes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
+
+STEM_WEIGHT = 'stem.proj.weight'
+"""The first convolution of every backbone."""
+
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Dtypes from which parameters are loaded; torch would also cast integers and complex numbers."""
+
+
+def drop_other_head(model: nn.Module, weights: dict[str, Tensor]) -> str:
+    """Drop the head of a file if it is for another number of classes than a model's.
+
+    Args:
+        model: a classifier; of any other model nothing is dropped.
+        weights: by the model's names; changed in place.
+
+    Returns:
+        What happened, for the log; '' if nothing was dropped.
+    """
+    own = model.state_dict().get('head.weight')
+    given = weights.get('head.weight')
+    if own is None or given is None or own.shape == given.shape:
+        return ''
+    del weights['head.weight']
+    weights.pop('head.bias', None)
+    return f'the head is new, the file has {len(given)} classes and the model {len(own)}'
+
+
+def adapt_stem(model: nn.Module, weights: dict[str, Tensor]) -> str:
+    """Convert the first convolution of a file to the number of input channels of a model.
+
+    Args:
+        model: backbone or classifier.
+        weights: by the model's names; changed in place.
+
+    Returns:
+        What happened, for the log; '' if the numbers of channels are equal.
+    """
+    own = model.state_dict()
+    for key in (STEM_WEIGHT, f'backbone.{STEM_WEIGHT}'):
+        if key not in own or key not in weights or weights[key].ndim != 4:
+            continue
+        given = weights[key].shape[1]
+        channels = own[key].shape[1]
+        if given != channels:
+            weights[key] = convert_channels(weights[key], channels)
+            name = key.removesuffix('.weight')
+            return f'{name} converted from {given} to {channels} input channels'
+    return ''
+
+
+def convert_channels(weight: Tensor, channels: int) -> Tensor:
+    """Convert a convolution [O, I, k, k] to another number of input channels, as timm does.
+
+    One channel gets the sum over all, more of them repeat the first ones, scaled to the same sum of
+    outputs for equal channels. timm 1.0.21 converts from three channels only.
+
+    Args:
+        weight: any floating point dtype; the sum is taken in float32.
+        channels: of the images.
+    """
+    given = weight.shape[1]
+    values = weight.float()
+    if channels == 1:
+        return values.sum(dim=1, keepdim=True).to(weight.dtype)
+    repeated = values.repeat(1, math.ceil(channels / given), 1, 1)[:, :channels]
+    return (repeated * (given / channels)).to(weight.dtype)
+
+
+def adapt_tables(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
+    """Resize the position tables of a file to the grids and windows of a model.
+
+    Args:
+        model: backbone or classifier.
+        weights: by the model's names; changed in place.
+
+    Returns:
+        The names of the resized tables, with both shapes.
+    """
+    tables = position_tables(model)
+    resized = []
+    for key, target in model.state_dict().items():
+        x = weights.get(key)
+        if x is None or not is_plain(x) or not is_plain(target):
+            continue
+        if x.shape == target.shape or not can_load(x, target):
+            continue
+        table = _resize_table(key, x, target, tables)
+        if table.shape != x.shape:
+            resized.append(f'{key} {list(x.shape)} -> {list(table.shape)}')
+            weights[key] = table
+    return resized
+
+
+def _resize_table(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Tensor:
+    """Resize a position table to the model's grid; return any other tensor unchanged.
+
+    As in the authors' `load_pretrained`, tables of keys and bias tables are resized bicubically.
+    Their code does not resize `pos_embed`; it is resized bilinearly, as in a forward pass.
+    """
+    if x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
+        return x
+    if key.endswith('relative_position_bias_table'):
+        side = math.isqrt(x.shape[0])  # 2 s - 1, for windows of side s
+        if side % 2 == 0 or side**2 != x.shape[0]:
+            return x
+        window_size = (math.isqrt(target.shape[0]) + 1) // 2
+        return resize_bias_table(x, window_size)
+    if key not in tables:
+        return x
+    side = math.isqrt(x.shape[1])
+    if side == 0 or side**2 != x.shape[1]:
+        return x
+    mode = 'bilinear'
+    if key.endswith('positional_encoding'):
+        mode = 'bicubic'
+    return resize_table(x, (side, side), tables[key], mode)
+
+
+def is_plain(x: Any) -> bool:
+    """Whether an entry of a state dict is an ordinary tensor, which can be compared with another.
+
+    Quantised models also have tensors of other classes, tuples and dtypes; torch loads those.
+    """
+    if not isinstance(x, Tensor) or x.is_quantized:
+        return False
+    return x.is_nested or type(x) in (Tensor, nn.Parameter)
+
+
+def can_load(x: Tensor, target: Tensor) -> bool:
+    """Whether a plain tensor is dense and has a dtype that can be loaded into a target."""
+    return x.layout == torch.strided and not x.is_nested and x.dtype in loadable_dtypes(target)
+
+
+def loadable_dtypes(target: Tensor) -> tuple[torch.dtype, ...]:
+    """Return the dtypes that can be loaded into a target."""
+    if target.is_floating_point():
+        return FLOAT_DTYPES
+    return (target.dtype,)
