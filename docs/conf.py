@@ -93,7 +93,7 @@ def repository() -> str:
 
 
 ADDRESS = repository()
-if ADDRESS:
+if ADDRESS.startswith(('https://github.com/', 'https://gitlab.com/')):  # what the theme knows
     html_theme_options['source_repository'] = f'{ADDRESS}/'
     html_theme_options['source_branch'] = 'main'
     html_theme_options['source_directory'] = 'docs/'
@@ -175,6 +175,7 @@ def mark_tables(app: Any, doctree: nodes.document) -> None:
 
 def setup(app: Any) -> None:
     """Register the hooks. Docstrings are escaped before Napoleon (priority 500) adds markup."""
+    app.add_config_value('repository_address', ADDRESS, 'env')  # another one: read all pages again
     app.connect('autodoc-skip-member', skip_method)
     app.connect('autodoc-process-docstring', escape_docstring, priority=400)
     app.connect('doctree-read', mark_tables)

@@ -44,7 +44,7 @@ def anchors(page):
 def links(page):
     for groups in LINK.findall(text_of(page)):
         target = ''.join(groups)
-        if not re.match(r'\w+:', target):
+        if not re.match(r'\w+:', target) and target != 'ADDRESS':
             yield target
 
 

@@ -1,7 +1,9 @@
 """What README.md, docs/timm.md and docs/export.md print runs and computes what they promise."""
 
+import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
+from PIL import Image
 
 import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin, pola_deit, pola_swin
@@ -17,6 +20,7 @@ from mmpola.checkpoint.hub import POLAFORMER_PP_PAGE, PUBLISHED_MODELS, short_na
 from mmpola.zoo import NAMED
 from tests.helpers.configs import config_files
 from tests.helpers.pages import code_blocks
+from tests.helpers.processes import environment
 
 
 @pytest.fixture
@@ -25,14 +29,42 @@ def blocks(root):
     return {'timm': timm_block, 'config': config_block, 'layers': layers_block}
 
 
-def test_the_readme_opens_with_what_mmpola_is_and_two_commands(root):
-    text = (root / 'README.md').read_text()
+def commands_of(page, block):
+    """Return the commands of a page's shell block, without comments."""
+    lines = code_blocks(page, 'bash')[block].splitlines()
+    commands = [line.partition('#')[0].strip() for line in lines]
+    return [command for command in commands if command]
+
+
+def test_the_readme_opens_with_what_mmpola_is_and_how_to_install_it(root):
+    page = root / 'README.md'
+    text = page.read_text()
     assert text.startswith('# mmpola\n')
     before, _, _ = text.partition('```bash')
     assert 'mmpola brings polarity-aware linear attention' in before
-    first = code_blocks(root / 'README.md', 'bash')[0]
-    commands = [line.partition('#')[0].strip() for line in first.splitlines()]
-    assert commands == ['bash tools/quickstart.sh', 'bash tools/run_tests.sh']
+    clone, install = commands_of(page, 0)
+    assert clone.startswith('git clone ADDRESS mmpola')
+    assert install.startswith('bash tools/install.sh')
+    assert commands_of(page, 2) == ['bash tools/quickstart.sh', 'bash tools/run_tests.sh']
+    first = commands_of(root / 'docs' / 'index.md', 0)
+    assert first == [clone, install, *commands_of(page, 1)]
+
+
+@pytest.mark.slow
+def test_the_commands_on_a_photograph_run(root, tmp_path):
+    """With random weights in a file of the authors' format, in the place of a download."""
+    (tmp_path / 'checkpoints').mkdir()
+    weights = timm.create_model('pola_swin_tiny').state_dict()
+    torch.save({'model': weights}, tmp_path / 'checkpoints' / 'pola_swin_t.pth')
+    Image.new('RGB', (160, 120), 'green').save(tmp_path / 'photo.jpg')
+    for command in commands_of(root / 'README.md', 1):
+        words = command.replace('mmpola', f'{sys.executable} -m mmpola', 1).split()
+        variables = {**environment(), 'PYTHONPATH': str(root)}
+        subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, check=True)
+    best = json.loads((tmp_path / 'predictions' / 'preds' / 'photo.json').read_text())
+    assert len(best['classes']) == 5
+    assert (tmp_path / 'predictions' / 'vis' / 'photo.jpg').is_file()
+    assert (tmp_path / 'attention' / 'photo' / 'maps_stages.0.blocks.0.attn.png').is_file()
 
 
 def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, root, tmp_path):
