@@ -18,9 +18,9 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from mmpola.checkpoint.write import write_atomically
+from mmpola.ops import triton as triton_backend
 from mmpola.ops.kernel_check import DTYPES, HEAD_DIMS, all_cases, row_of
 from mmpola.ops.kernel_record import read_record, record_key, record_path, rows_by_case
-from mmpola.ops.triton import backend as triton_backend
 
 COMMAND = (sys.executable, '-m', 'mmpola.ops.kernel_check')
 """The child process."""

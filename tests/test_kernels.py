@@ -10,8 +10,8 @@ import torch
 
 from mmpola import kernels
 from mmpola.ops import kernel_record
+from mmpola.ops import triton as triton_backend
 from mmpola.ops.kernel_check import all_cases
-from mmpola.ops.triton import backend as triton_backend
 from tests.helpers.processes import environment
 
 CASES = all_cases()

@@ -16,8 +16,8 @@ import argparse
 
 from mmpola.kernels import check_gpu, different_gpus, table
 from mmpola.messages import UsageError, run_main
+from mmpola.ops import triton as backend
 from mmpola.ops.kernel_record import MEASURED_TOKENS, record_key, record_path
-from mmpola.ops.triton import backend
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int | str:
     from benchmarks.gpu.networks import network_rows
     from benchmarks.gpu.operator import operator_rows
     from benchmarks.gpu.sweep import sweep
-    from mmpola.ops.triton import backend
+    from mmpola.ops import triton as backend
 
     reasons = backend.missing()
     if reasons:

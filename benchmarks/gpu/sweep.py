@@ -1,4 +1,7 @@
-"""Time other launches of the attention kernels, and print them: the fastest go into launch.py."""
+"""Time other launches of the attention kernels, and print them: the fastest go into their tables.
+
+The tables are `LAUNCHES` and `ROTARY_LAUNCHES` of mmpola/ops/triton/power.py and exp.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
 from unittest import mock
 
 import torch
@@ -19,7 +21,9 @@ from benchmarks.operators import attention_call
 from benchmarks.records import Row, table
 from mmpola.messages import first_line
 from mmpola.ops import polarity_attention
-from mmpola.ops.triton import launch
+from mmpola.ops.triton import block_of, exp, power
+from mmpola.ops.triton.blocks import LaunchTable
+from mmpola.ops.triton.passes import plan_pass
 
 Candidate = tuple[int, int, int]
 """Tokens per block, warps, stages."""
@@ -37,7 +41,7 @@ def sweep(feature_map: str, dim: int, dry_run: bool) -> None:
     """Print the fastest launches of each kernel of a feature map in float16.
 
     A launch is judged by the step of the whole operator, in which only one kernel's launch differs
-    from today's. Check new ones with `--only checks` once they are in launch.py.
+    from today's. Check new ones with `--only checks` once they are in the table.
 
     Args:
         feature_map: 'power', or 'rotary' (an ExpMap with rotary tables).
@@ -45,6 +49,7 @@ def sweep(feature_map: str, dim: int, dry_run: bool) -> None:
         dry_run: whether two launches run on tiny shapes, with times that are made up.
     """
     kind = {'power': 'power', 'rotary': 'exp'}[feature_map]
+    launches = {'power': power.LAUNCHES, 'rotary': exp.ROTARY_LAUNCHES}[feature_map]
     case = Case('', kind, 2, 200, 334, 1, dim)
     candidates = list(product(TOKENS, WARPS, STAGES))
     if dry_run:
@@ -57,7 +62,7 @@ def sweep(feature_map: str, dim: int, dry_run: bool) -> None:
         rows: list[Row] = []
         for candidate in tqdm([None, *candidates], kernel):
             text = 'today' if candidate is None else str(candidate)
-            with launched_with(kernel, candidate):
+            with launched_with((kernel, block_of(dim)), launches, candidate):
                 try:
                     step()
                 except Exception as error:  # blocks that do not fit on the GPU
@@ -72,18 +77,15 @@ def sweep(feature_map: str, dim: int, dry_run: bool) -> None:
 
 
 @contextmanager
-def launched_with(kernel: str, candidate: Candidate | None) -> Iterator[None]:
-    """Replace the launch of one kernel; None leaves today's."""
-    today = launch.find_launch
-
-    def find_launch(name: str, *arguments: Any, **named: Any) -> launch.Launch:
-        found = today(name, *arguments, **named)
-        if candidate is None or name != kernel:
-            return found
+def launched_with(
+    row: tuple[str, int], table: LaunchTable, candidate: Candidate | None
+) -> Iterator[None]:
+    """Replace the launch of one kernel in its table; None leaves today's."""
+    changed = table[row]
+    if candidate is not None:
         tokens, warps, stages = candidate
-        return replace(found, tokens=tokens, warps=warps, stages=stages)
-
-    with mock.patch.object(launch, 'find_launch', find_launch):
-        launch.forget_plans()
+        changed = changed._replace(tokens=tokens, warps=warps, stages=stages)
+    with mock.patch.dict(table, {row: changed}):
+        plan_pass.cache_clear()
         yield
-    launch.forget_plans()
+    plan_pass.cache_clear()

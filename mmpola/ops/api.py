@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmpola.ops import triton as triton_backend
 from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs, FeatureMap, MixAndGateInputs
 from mmpola.ops.numerics import DTYPES, default_eps
 from mmpola.ops.reference import mix_and_gate_reference
-from mmpola.ops.triton import backend as triton_backend
 
 
 def polarity_attention(

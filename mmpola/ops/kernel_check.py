@@ -31,7 +31,7 @@ from mmpola.ops.comparison import (
 from mmpola.ops.kernel_record import MEASURED_TOKENS, PADDED_HEAD_DIM, float32_name
 from mmpola.ops.numerics import BACKEND_EXCESS
 from mmpola.ops.reference import mix_and_gate_reference
-from mmpola.ops.triton.backend import mix_and_gate_triton, polarity_attention_triton
+from mmpola.ops.triton import mix_and_gate_triton, polarity_attention_triton
 
 Arguments = dict[str, Any]
 

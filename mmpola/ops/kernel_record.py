@@ -20,7 +20,7 @@ import torch
 
 from mmpola.cache import cache_folder
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
-from mmpola.ops.triton.launch import block_of, product_precision
+from mmpola.ops.triton import block_of, product_precision
 
 UNCHECKED = (
     'the fused kernels have not been checked on this GPU: `mmpola gpu` checks them and switches '

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmpola.ops.triton import backend
+from mmpola.ops import triton as backend
 
 # Their modules import triton.
 collect_ignore_glob = [] if backend.HAS_TRITON else ['test_triton_*.py']
@@ -25,12 +25,12 @@ def _split_short_sequences(request, monkeypatch):
     added.
     """
     if request.node.get_closest_marker('kernels'):
-        from mmpola.ops.triton import launch
+        from mmpola.ops.triton import passes
 
-        monkeypatch.setattr(launch, 'LARGEST_SHARE', 10_000)
-        launch.forget_plans()
+        monkeypatch.setattr(passes, 'LARGEST_SHARE', 10_000)
+        passes.plan_pass.cache_clear()
         yield
-        launch.forget_plans()
+        passes.plan_pass.cache_clear()
     else:
         yield
 

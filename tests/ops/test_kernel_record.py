@@ -13,12 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmpola.ops import ExpMap, PowerMap, api, kernel_record, mix_and_gate, polarity_attention
+from mmpola.ops import triton as triton_backend
 from mmpola.ops.api import Backend
 from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.kernel_check import all_cases
 from mmpola.ops.reference import mix_and_gate_reference
-from mmpola.ops.triton import backend as triton_backend
 
 GRID = (3, 4)
 

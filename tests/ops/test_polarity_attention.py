@@ -10,9 +10,9 @@ import torch
 from torch.autograd import forward_ad
 
 from mmpola.ops import ExpMap, PowerMap, chunked, polarity_attention
+from mmpola.ops import triton as triton_backend
 from mmpola.ops.inputs import AttentionInputs, FeatureMap
 from mmpola.ops.reference import polarity_attention_reference
-from mmpola.ops.triton import backend as triton_backend
 from tests.helpers.attention import MAPS, draw, make_map, rotary_tables
 
 

@@ -17,7 +17,7 @@ from mmpola.ops import (
     polarity_attention,
 )
 from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
-from mmpola.ops.triton import power_passes
+from mmpola.ops.triton import passes
 from tests.helpers.attention import DEVICE
 
 pytestmark = pytest.mark.kernels
@@ -79,13 +79,13 @@ def test_attention_uses_the_kernels(kind, logged):
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32'])
 def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch):
-    right = power_passes._key_gradient
+    right = passes.compute_key_gradient
 
     def wrong(*args):
         dk, dv, parameters = right(*args)
         return dk, None if dv is None else 1.1 * dv, parameters
 
-    monkeypatch.setattr(power_passes, '_key_gradient', wrong)
+    monkeypatch.setattr(passes, 'compute_key_gradient', wrong)
     arguments = {**kernel_check.POWER, 'batch': 1, 'queries': 20, 'keys': 20}
     row = kernel_check.check(torch.device(DEVICE), dtype, 16, arguments, kernel_check.MARGIN)
     assert row['failure'].startswith('the error of the gradient of v is')
@@ -95,7 +95,7 @@ def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch):
 def test_a_wrong_convolution_is_found(dtype, monkeypatch):
     monkeypatch.setattr(
         triton_mix_and_gate,
-        '_taps',
+        'taps_of',
         lambda weight: weight.squeeze(1).permute(1, 2, 0).flip(0, 1).contiguous(),
     )
     arguments = {**kernel_check.MAP, 'is_shared': True, 'batch': 1, 'grid': (5, 9)}

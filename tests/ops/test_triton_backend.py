@@ -11,8 +11,8 @@ import torch
 
 import mmpola.ops.triton
 from mmpola.ops import available_backends, polarity_attention, unavailable_backends
+from mmpola.ops import triton as backend
 from mmpola.ops.power_map import PowerMap
-from mmpola.ops.triton import backend
 
 
 def test_importing_the_operators_imports_no_triton(root):

@@ -1,7 +1,7 @@
 """The kernels compiled to machine code, for which no GPU is needed.
 
 MMPOLA_PRINT_RESOURCES=1 with `-s` prints registers, spilled bytes and shared memory as ptxas
-reports them: the figures behind mmpola/ops/triton/launch.py.
+reports them: the figures behind mmpola/ops/triton.
 """
 
 import os
@@ -16,13 +16,12 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mmpola.ops.triton import exp_kernels, power_kernels
-from mmpola.ops.triton.backend import IS_INTERPRETED
-from mmpola.ops.triton.blocks import split_by_sign
-from mmpola.ops.triton.launch import FUSION_OPTIONS, find_launch, plan_tiles
-from mmpola.ops.triton.mix_and_gate_kernels import (
+from mmpola.ops.triton import IS_INTERPRETED, block_of, exp, power
+from mmpola.ops.triton.blocks import FUSION_OPTIONS, split_by_sign
+from mmpola.ops.triton.mix_and_gate import (
     mix_and_gate_kernel,
     mix_and_gate_taps_kernel,
+    plan_tiles,
 )
 
 pytestmark = [
@@ -32,18 +31,6 @@ pytestmark = [
     ),
 ]
 
-POWER_KERNELS = {
-    'state': power_kernels.polarity_attention_power_state_kernel,
-    'output': power_kernels.polarity_attention_power_output_kernel,
-    'query_gradient': power_kernels.polarity_attention_power_query_gradient_kernel,
-    'key_gradient': power_kernels.polarity_attention_power_key_gradient_kernel,
-}
-EXP_KERNELS = {
-    'state': exp_kernels.polarity_attention_exp_state_kernel,
-    'output': exp_kernels.polarity_attention_exp_output_kernel,
-    'query_gradient': exp_kernels.polarity_attention_exp_query_gradient_kernel,
-    'key_gradient': exp_kernels.polarity_attention_exp_key_gradient_kernel,
-}
 MIX_AND_GATE_KERNELS = {
     'mix_and_gate': mix_and_gate_kernel,
     'mix_and_gate_taps': mix_and_gate_taps_kernel,
@@ -64,13 +51,15 @@ def _fresh_cache(monkeypatch, tmp_path):
     monkeypatch.setenv('TRITON_CACHE_DIR', str(tmp_path))
 
 
-def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
-    """Compile a kernel of `polarity_attention` as it is launched, or as `launch` says."""
-    kernel = (POWER_KERNELS if kind == 'power' else EXP_KERNELS)[name]
-    block, channels = (max(16, triton.next_power_of_2(d)) for d in (dim, dim // 2))
-    launch = launch or find_launch(name, kind, DTYPES[dtype], block)
-    constants = {'D': dim, 'BN': launch.tokens, 'BD': block, 'BC': channels}
-    constants['PRECISION'] = 'ieee' if dtype == 'fp32' else 'tf32'
+def compiled(name, dim, kind, dtype='fp16', capability=90):
+    """Compile a kernel of `polarity_attention` as it is launched."""
+    feature_map = power if kind == 'power' else exp
+    kernel = feature_map.KERNELS[name]
+    precision = 'ieee' if dtype == 'fp32' else 'tf32'
+    block = block_of(dim)
+    launch = feature_map.launches(precision, kind == 'rotary')[name, block]
+    constants = {'D': dim, 'BN': launch.tokens, 'BD': block, 'BC': block_of(dim // 2)}
+    constants['PRECISION'] = precision
     constants |= dict.fromkeys(ABSENT[kind])
     types = {**dict.fromkeys(FLOATS, 'fp32'), **dict.fromkeys(TOKENS, '*' + dtype)}
     options = {'num_warps': launch.warps, 'num_stages': launch.stages, **FUSION_OPTIONS}
@@ -82,7 +71,7 @@ def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5))
     sequence.
     """
     kernel = MIX_AND_GATE_KERNELS[name]
-    _, _, options = plan_tiles(name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], (3, 3), window)
+    _, _, options = plan_tiles(torch.Size([1, 9, 1, dim]), DTYPES[dtype], (3, 3), window)
     constants = {**options, 'FLIP': False}
     compiler_options = {name: constants.pop(name) for name in ('num_warps', *FUSION_OPTIONS)}
     types = {
@@ -113,8 +102,8 @@ def machine_code(kernel, constants, types, capability, options):
 @pytest.mark.parametrize(
     ('name', 'dim', 'kind', 'dtype', 'capability'),
     [
-        *((name, 64, 'power', 'fp16', 89) for name in POWER_KERNELS),
-        *((name, 64, 'rotary', 'fp16', 89) for name in EXP_KERNELS),
+        *((name, 64, 'power', 'fp16', 89) for name in power.KERNELS),
+        *((name, 64, 'rotary', 'fp16', 89) for name in exp.KERNELS),
     ],
 )
 def test_polarity_attention_fits_into_shared_memory(name, dim, kind, dtype, capability, tmp_path):
@@ -122,7 +111,7 @@ def test_polarity_attention_fits_into_shared_memory(name, dim, kind, dtype, capa
 
 
 @pytest.mark.parametrize('dim', [32, 64])
-@pytest.mark.parametrize('name', POWER_KERNELS)
+@pytest.mark.parametrize('name', power.KERNELS)
 def test_power_kernels_are_lean(name, dim, tmp_path):
     """One instruction per logarithm and no spilled registers, at the head dimensions of the
     published models.

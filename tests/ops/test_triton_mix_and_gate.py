@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmpola.ops import mix_and_gate
 from mmpola.ops.numerics import BACKEND_EXCESS
+from mmpola.ops.triton import functions
 from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
 from tests.helpers.attention import DEVICE
 
@@ -187,13 +188,11 @@ def test_second_derivatives_and_batched_gradients_are_refused():
 def test_opcheck(bias):
     tensors = draw((3, 4), heads=1, bias=bias, side=1, batch=1)
     leaves = [None if x is None else x.requires_grad_() for x in tensors]
-    torch.library.opcheck(triton_mix_and_gate.mix_and_gate_operator, (*leaves, 3, 4))
+    torch.library.opcheck(functions.mix_and_gate_operator, (*leaves, 3, 4))
     detached = [None if x is None else x.detach() for x in tensors]
     dy = torch.randn(1, 12, 16, device=DEVICE)
     wanted = [True] * 5 if bias else [False, True, False, False, False]
-    torch.library.opcheck(
-        triton_mix_and_gate.mix_and_gate_gradient_operator, (*detached, 3, 4, dy, wanted)
-    )
+    torch.library.opcheck(functions.mix_and_gate_gradient_operator, (*detached, 3, 4, dy, wanted))
 
 
 def test_compiles_as_one_graph_once():

@@ -12,14 +12,14 @@ from triton.runtime.jit import KernelInterface
 
 from mmpola.backbones import PolaFormerPP, PolaPVT
 from mmpola.ops import available_backends, mix_and_gate
-from mmpola.ops.triton import launch
-from mmpola.ops.triton.attention import (
+from mmpola.ops.triton import IS_INTERPRETED, passes, power
+from mmpola.ops.triton.functions import (
     polarity_attention_gradient_operator,
     polarity_attention_operator,
 )
-from mmpola.ops.triton.backend import IS_INTERPRETED
-from mmpola.ops.triton.launch import LARGEST_SHARE, plan_tokens
 from tests.helpers.attention import DEVICE, attend, draw_leaves, draw_rotary, results
+
+LARGEST_SHARE = passes.LARGEST_SHARE
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 
@@ -137,10 +137,14 @@ def test_backend_is_available():
     assert available_backends() == ['triton', 'torch']
 
 
+def plan_power(name, x):
+    return passes.plan_pass(name, 'power', False, x.shape, x.dtype, x.device, 'tf32')
+
+
 def test_heads_are_on_the_axis_that_is_long_enough():
     """The second axis of a grid is limited to 65,535."""
-    plan = plan_tokens('state', torch.empty(16384, 100, 8, 16, device='meta'), 'power')
-    assert plan.launch_grid == (131072, 1)
+    plan = plan_power('state', torch.empty(16384, 100, 8, 16, device='meta'))
+    assert plan.grid == (131072, 1)
 
 
 @pytest.fixture
@@ -148,8 +152,8 @@ def h100(monkeypatch):
     """Plan as for an H100: its number of multiprocessors, and no more partial states than by
     default.
     """
-    monkeypatch.setattr(launch, 'processors_of', lambda device: 132)
-    monkeypatch.setattr(launch, 'LARGEST_SHARE', LARGEST_SHARE)
+    monkeypatch.setattr(passes, 'processors_of', lambda device: 132)
+    monkeypatch.setattr(passes, 'LARGEST_SHARE', LARGEST_SHARE)
 
 
 SHAPES = {
@@ -164,9 +168,9 @@ SHAPES = {
 @pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
 def test_the_split_fills_the_gpu_or_the_share_of_partial_states(shape, name):
     x = torch.empty(shape, device='meta', dtype=torch.float16)
-    rows, chunks = plan_tokens(name, x, 'power').launch_grid
-    waves = launch.find_launch(name, 'power', torch.float16, shape[3]).waves
-    rounds = rows * chunks / (132 * waves)
+    rows, chunks = plan_power(name, x).grid
+    programs = power.LAUNCHES[name, shape[3]].programs
+    rounds = rows * chunks / (132 * programs)
     states = 2 * 4 * chunks * rows * 2 * shape[3] * (shape[3] + 1)
     share = 100 * states / (4 * 2 * x.numel())
     assert chunks == 1 or share <= LARGEST_SHARE

@@ -64,7 +64,7 @@ def test_error_of_bfloat16_stays_within_the_budget():
 
 def test_error_of_float32_in_tf32_stays_within_tf32_noise(monkeypatch):
     """With torch's tf32 switch on: the figures in numerics.py, with the same margin."""
-    monkeypatch.setattr('mmpola.ops.triton.launch.product_precision', lambda dtype: 'tf32')
+    monkeypatch.setattr('mmpola.ops.triton.passes.product_precision', lambda dtype: 'tf32')
     monkeypatch.setitem(BACKEND_EXCESS, torch.float32, (8e-4, 1e-3))
     check_error_budget(CASES['power'], torch.float32)
 

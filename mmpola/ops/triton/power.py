@@ -1,36 +1,40 @@
-"""Kernels of a PowerMap: state (E1, E2), output (E3) and gradients of both passes (E15-E18).
+"""PowerMap: kernels of state (E1, E2), output (E3) and gradients (E15-E18a), and their launches.
 
 |x|^p is computed once per element. φ_opposite is φ_same with its halves swapped (E8): a query above
 0 reads the rows [S_same of the first half | S_opposite of the second half], a query below 0 the
 other rows. The query passes load the state with its rows in this order, so that products of the
 full width D serve both streams at once.
 
-The gradient of the scale is not summed over tokens: see `combine_states_kernel`.
+The gradient of the scale is not summed over tokens: see `power_parameters_kernel`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from mmpola.ops.triton.approximations import (
-    SMALLEST_NORMAL,
-    compute_once,
-    log2_of_magnitude,
-    reciprocal,
-    round_factor,
-    round_feature,
-)
 from mmpola.ops.triton.blocks import (
+    FUSION_OPTIONS,
+    LN_2,
+    SMALLEST_NORMAL,
+    Launch,
+    LaunchTable,
     add_products,
+    compute_once,
     load_halves,
     load_keys,
     load_state,
     load_tokens,
     load_values,
     locate_program,
+    log2_of_magnitude,
     multiply,
     multiply_transposed,
+    reciprocal,
+    round_factor,
+    round_feature,
     select_by_sign,
     select_channels,
     split_by_sign,
@@ -38,6 +42,8 @@ from mmpola.ops.triton.blocks import (
     store_halves,
     store_state,
 )
+
+# ---- Features
 
 
 @triton.jit
@@ -336,3 +342,170 @@ def polarity_attention_power_key_gradient_kernel(
     if p_dexponent is not None:
         p_dexponent += (i_bh * tl.num_programs(1) + i_chunk) * D
         tl.store(p_dexponent + o_d, tl.sum(b_dexponent, 0), mask=o_d < D)
+
+
+@triton.jit
+def sum_over_batch(
+    p_parts,
+    i_h,
+    batch,
+    heads,
+    chunks,
+    o_w,
+    m_w,
+    W: tl.constexpr,
+    BP: tl.constexpr,
+    BW: tl.constexpr,
+):
+    """Add the entries o_w [BW] of all parts [B, H, chunks, W] of one head."""
+    o_p = tl.arange(0, BP)
+    b_sum = tl.zeros((BP, BW), tl.float32)
+    for i_p in range(0, batch * chunks, BP):
+        i_b = (i_p + o_p) // chunks
+        i_chunk = (i_p + o_p) % chunks
+        o_part = ((i_b * heads + i_h) * chunks + i_chunk).to(tl.int64) * W
+        b_sum += tl.load(
+            p_parts + o_part[:, None] + o_w[None, :],
+            mask=(i_b < batch)[:, None] & m_w[None, :],
+            other=0.0,
+        )
+    return tl.sum(b_sum, 0)
+
+
+@triton.jit(do_not_specialize=['batch', 'heads', 'query_chunks', 'key_chunks'])
+def power_parameters_kernel(
+    p_from_queries, p_from_keys, p_products, p_exponent, p_scale, p_dexponent, p_dscale,
+    batch, heads, query_chunks, key_chunks,
+    D: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of a PowerMap's exponent and scale [H, D], except those that are None.
+
+    The exponent's parts are in units of ln 2. For the scale: Σ_n φ dφ over the queries and Σ_m ψ dψ
+    over the keys are both equal to the row sum of S ⊙ dS + k̄ ⊙ dk̄, because multiplying a channel
+    of φ or of ψ by a number is the same as multiplying its row of the state. A feature is (x /
+    s)^p, hence ds = -p / s Σ (φ dφ + ψ dψ).
+    """
+    i_h = tl.program_id(0)
+    o_w = tl.program_id(1) * BW + tl.arange(0, BW)
+    m_w = o_w < D
+    if p_dexponent is not None:
+        b_dexponent = sum_over_batch(
+            p_from_queries, i_h, batch, heads, query_chunks, o_w, m_w, D, BP, BW
+        )
+        b_dexponent += sum_over_batch(
+            p_from_keys, i_h, batch, heads, key_chunks, o_w, m_w, D, BP, BW
+        )
+        tl.store(
+            p_dexponent + i_h * D + o_w,
+            (b_dexponent * LN_2).to(p_dexponent.dtype.element_ty),
+            mask=m_w,
+        )
+    if p_dscale is not None:
+        b_product = sum_over_batch(p_products, i_h, batch, heads, 1, o_w, m_w, 2 * D, BP, BW)
+        b_product += sum_over_batch(p_products + D, i_h, batch, heads, 1, o_w, m_w, 2 * D, BP, BW)
+        b_exponent = tl.load(p_exponent + i_h * D + o_w, mask=m_w, other=0.0).to(tl.float32)
+        b_scale = tl.load(p_scale + i_h * D + o_w, mask=m_w, other=1.0).to(tl.float32)
+        b_dscale = -2 * b_exponent / b_scale * b_product
+        tl.store(p_dscale + i_h * D + o_w, b_dscale.to(p_dscale.dtype.element_ty), mask=m_w)
+
+
+# ---- Launches
+
+LAUNCHES: LaunchTable = {
+    ('state', 16): Launch(tokens=32, warps=1, stages=3, programs=16),
+    ('state', 32): Launch(tokens=32, warps=2, stages=3, programs=6),
+    ('state', 64): Launch(tokens=16, warps=4, stages=3, programs=3),
+    ('output', 16): Launch(tokens=16, warps=1, stages=3, programs=16),
+    ('output', 32): Launch(tokens=16, warps=1, stages=3, programs=12),
+    ('output', 64): Launch(tokens=64, warps=4, stages=3, programs=2),
+    ('query_gradient', 16): Launch(tokens=16, warps=1, stages=2, programs=12),
+    ('query_gradient', 32): Launch(tokens=16, warps=2, stages=3, programs=4),
+    ('query_gradient', 64): Launch(tokens=16, warps=4, stages=3, programs=2),
+    ('key_gradient', 16): Launch(tokens=16, warps=1, stages=2, programs=12),
+    ('key_gradient', 32): Launch(tokens=16, warps=1, stages=3, programs=8),
+    ('key_gradient', 64): Launch(tokens=32, warps=4, stages=2, programs=2),
+}
+# Products in full precision keep their factors in registers. With eight warps there are launches
+# without spills, but they spend more on shared memory than these spend on spills.
+FULL_PRECISION_LAUNCHES: LaunchTable = {
+    **LAUNCHES,
+    ('state', 32): Launch(tokens=16, warps=2, stages=2, programs=6),
+    ('state', 64): Launch(tokens=16, warps=4, stages=3, programs=2),
+    ('output', 64): Launch(tokens=32, warps=4, stages=2, programs=2),
+    ('query_gradient', 32): Launch(tokens=16, warps=2, stages=2, programs=4),
+}
+
+
+def launches(precision: str, has_rotary: bool) -> LaunchTable:
+    """Return the launches of float32 in full precision ('ieee'), or of the other dtypes."""
+    if precision == 'ieee':
+        return FULL_PRECISION_LAUNCHES
+    return LAUNCHES
+
+
+KERNELS = {
+    'state': polarity_attention_power_state_kernel,
+    'output': polarity_attention_power_output_kernel,
+    'query_gradient': polarity_attention_power_query_gradient_kernel,
+    'key_gradient': polarity_attention_power_key_gradient_kernel,
+}
+PARAMETERS = ('exponent', 'scale')
+HAS_SHIFT = False
+READS_OUTPUT = True
+"""Whether the query gradient reads o."""
+
+# ---- Gradients of exponent and scale
+
+SUMS_PER_CHANNEL = 1
+"""Sums over tokens for the gradient of the exponent."""
+
+
+def sums_needed(wants_exponent: bool, wants_scale: bool) -> tuple[bool, bool, bool]:
+    """Return whether sums over queries, sums over keys and w of (E18a) are needed."""
+    return wants_exponent, wants_exponent, wants_scale
+
+
+def parameter_gradients(
+    tensors: dict[str, Tensor | None],
+    batch: int,
+    query_sums: Tensor | None,
+    key_sums: Tensor | None,
+    products: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Compute the gradients of exponent and scale [H, D] from what `sums_needed` says, or None."""
+    exponent = tensors['p_exponent']
+    scale = tensors['p_scale']
+    assert exponent is not None
+    if query_sums is None and products is None:
+        return None, None
+    heads, dim = exponent.shape
+    d_exponent = None
+    query_chunks = 0
+    if query_sums is not None:
+        d_exponent = torch.empty_like(exponent)
+        query_chunks = query_sums.shape[1]
+    key_chunks = 0
+    if key_sums is not None:
+        key_chunks = key_sums.shape[1]
+    d_scale = None
+    if products is not None and scale is not None:
+        d_scale = torch.empty_like(scale)
+    power_parameters_kernel[heads, triton.cdiv(dim, 16)](
+        query_sums,
+        key_sums,
+        products,
+        exponent,
+        scale,
+        d_exponent,
+        d_scale,
+        batch,
+        heads,
+        query_chunks,
+        key_chunks,
+        D=dim,
+        BP=128,
+        BW=16,
+        num_warps=4,
+        **FUSION_OPTIONS,
+    )
+    return d_exponent, d_scale
