@@ -27,18 +27,24 @@ from torchvision.transforms import (
 
 import mmpola.timm  # noqa: F401  registers the models
 from mmpola.classification.class_folders import ClassFolders
+from tests.helpers.configs import SMALL_ARCHS
 from tests.helpers.training import run, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
-ABLATIONS = {
-    'no_gate': {'gate': False},
-    'no_gate_no_mixing': {'gate': False, 'mixing': None},
-    'no_mixing': {'mixing': None},
-    'dcn': {'mixing': 'dcn'},
-    'no_polarity': {'polarity': False},
+SAME_BUT_BACKBONE = {
+    'imagenet_pola_deit_t_no_gate': ('imagenet_pola_deit_t', {'gate': False}),
+    'imagenet_pola_deit_t_no_gate_no_mixing': (
+        'imagenet_pola_deit_t',
+        {'gate': False, 'mixing': None},
+    ),
+    'imagenet_pola_deit_t_no_mixing': ('imagenet_pola_deit_t', {'mixing': None}),
+    'imagenet_pola_deit_t_dcn': ('imagenet_pola_deit_t', {'mixing': 'dcn'}),
+    'imagenet_pola_deit_t_no_polarity': ('imagenet_pola_deit_t', {'polarity': False}),
+    'imagenet_deit_t': ('imagenet_pola_deit_t', {'attn_types': 'S'}),
+    'imagenet_swin_t': ('imagenet_pola_swin_t', {'attn_types': 'SSSS'}),
 }
-"""End of a config's name -> what it changes in imagenet_pola_deit_t."""
+"""Config -> another one, and what it changes in its backbone."""
 
 
 @pytest.mark.parametrize(('letter', 'arch'), [('s', 'small'), ('b', 'base')])
@@ -53,23 +59,12 @@ def test_fine_tuning_at_384_starts_from_224(letter, arch, root):
     assert sizes == [384, 384, 384]
 
 
-def same_but(cfg, other, changes):
-    """Whether a config equals another one after `changes` of the backbone."""
-    expected = other.to_dict()
+@pytest.mark.parametrize('name', SAME_BUT_BACKBONE)
+def test_ablations_and_baselines_differ_in_their_backbone_only(name, root):
+    other, changes = SAME_BUT_BACKBONE[name]
+    expected = read(root, other).to_dict()
     expected['model']['backbone'].update(changes)
-    return cfg.to_dict() == expected
-
-
-@pytest.mark.parametrize('ablation', ABLATIONS)
-def test_an_ablation_differs_from_pola_deit_in_its_arguments_only(ablation, root):
-    cfg = read(root, f'imagenet_pola_deit_t_{ablation}')
-    assert same_but(cfg, read(root, 'imagenet_pola_deit_t'), ABLATIONS[ablation])
-
-
-@pytest.mark.parametrize(('name', 'attn_types'), [('deit_t', 'S'), ('swin_t', 'SSSS')])
-def test_a_baseline_differs_in_its_attention_only(name, attn_types, root):
-    cfg = read(root, f'imagenet_{name}')
-    assert same_but(cfg, read(root, f'imagenet_pola_{name}'), {'attn_types': attn_types})
+    assert read(root, name).to_dict() == expected
 
 
 @pytest.mark.parametrize('family', ['swin', 'pvt'])
@@ -96,30 +91,6 @@ def test_the_fine_tuning_recipe(family, root):
 
 def read(root, name):
     return Config.fromfile(root / 'configs' / f'{name}.py')
-
-
-def test_the_transforms_are_timms(root, colours):
-    cfg = read(root, 'imagenet_pola_swin_t')
-    train, val = (
-        ClassFolders(
-            f'{colours}/{split}',
-            training=split == 'train',
-            transform=cfg[f'{split}_dataloader'].dataset.transform,
-        )
-        for split in ('train', 'val')
-    )
-    steps = train.transform.transforms
-    assert [type(step).__name__ for step in steps] == [
-        'RandomResizedCropAndInterpolation',
-        'RandomHorizontalFlip',
-        'RandAugment',
-        'MaybeToTensor',
-        'Normalize',
-        'RandomErasing',
-    ]
-    assert steps[0].interpolation == InterpolationMode.BICUBIC
-    assert (steps[-1].probability, steps[-1].per_pixel) == (0.25, True)
-    assert val[0]['inputs'].shape == train[0]['inputs'].shape == (3, 224, 224)
 
 
 AUTHORS_RESIZING = {
@@ -151,17 +122,7 @@ def test_evaluated_photos_are_the_authors_inputs(name, root, real_data):
 @pytest.mark.slow
 def test_averaged_weights_are_evaluated_and_saved(colours, tmp_path):
     cfg = small_config(colours, tmp_path, name='imagenet_polaformer_pp_b1', epochs=2)
-    widths = {
-        'embed_dims': (8, 8, 8, 8),
-        'depths': (1,) * 4,
-        'num_heads': (1,) * 4,
-        'mlp_ratios': (1,) * 4,
-    }
-    cfg.model.backbone['arch'] = {
-        **widths,
-        'layer_scale': (True,) * 4,
-        'layer_scale_init': (1.0,) * 4,
-    }
+    cfg.model.backbone['arch'] = SMALL_ARCHS['mmpola.PolaFormerPP']
     cfg.model.projection = 16
     cfg.default_hooks.average.momentum = 0.1
     runner = run(cfg)
