@@ -127,17 +127,11 @@ def test_steps_after_a_validation_train(colours, tmp_path):
 
 
 @pytest.mark.parametrize('counts', [4, 6])
-def test_gradients_that_the_end_of_an_epoch_loses_are_warned_of(
-    counts, colours, tmp_path, monkeypatch
-):
-    logged = []
-    monkeypatch.setattr(
-        'mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message)
-    )
+def test_gradients_that_the_end_of_an_epoch_loses_are_warned_of(counts, colours, tmp_path, warned):
     options = {'optim_wrapper.accumulative_counts': counts}
     run(small_config(colours, tmp_path, epochs=2, options=options))
-    warned = any('not a multiple of accumulative_counts' in str(message) for message in logged)
-    assert warned == (counts == 4)  # of 6 steps
+    found = any('not a multiple of accumulative_counts' in line for line in warned)
+    assert found == (counts == 4)  # of 6 steps
 
 
 def test_workers_change_no_bit_and_outlive_signals(uninterrupted, colours, tmp_path):
@@ -244,15 +238,11 @@ def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
     )
 
 
-def test_another_batch_from_the_end_of_an_epoch_is_logged(colours, tmp_path, monkeypatch):
-    logged = []
+def test_another_batch_from_the_end_of_an_epoch_is_logged(colours, tmp_path, warned):
     batches = Batches()
-    monkeypatch.setattr(
-        'mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message)
-    )
     run(small_config(colours, tmp_path, epochs=2))
     run(small_config(colours, tmp_path, batch=6), batches, resume=True)
     assert [len(paths) for _, paths in batches.seen] == [6] * 4
     assert saved(tmp_path / 'epoch_3.pth')['meta'] == {'epoch': 3, 'iter': 16, 'seed': 0}
-    (note,) = (message for message in logged if message.startswith('resume: 6 images per step '))
+    (note,) = (line for line in warned if line.startswith('resume: 6 images per step '))
     assert ' instead of 4, 4 steps per epoch' in note

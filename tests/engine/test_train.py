@@ -160,38 +160,36 @@ def test_a_model_trains_in_bfloat16_on_a_cpu_and_resumes(
 
 
 @pytest.mark.slow
-def test_a_run_that_has_ended_is_not_validated_again(tiny_config, tmp_path, monkeypatch, capsys):
-    """Also if its last validation was not the best one, after which MMEngine saves nothing."""
+def test_a_run_killed_in_its_last_validation_ends_as_a_whole_one(tiny_config, tmp_path, capsys):
+    """The last checkpoint is saved once more, with the metrics of the validation.
+
+    A run that has ended is not validated again, even if its last validation was not the best one,
+    after which MMEngine saves nothing.
+    """
     options = ('--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1')
-    arguments = (tiny_config, '--work-dir', tmp_path / 'work')
-    save = 'default_hooks.checkpoint.save_best=None'
-    assert run_script('train', *arguments, *options, save) == 0
+    options += ('default_hooks.checkpoint.save_best=None',)
 
-    def run(*_):
-        raise AssertionError('validated again')
+    def train(work, *arguments):
+        return run_script('train', tiny_config, '--work-dir', work, *arguments, *options)
 
-    monkeypatch.setattr('mmengine.runner.ValLoop.run', run)
-    assert run_script('train', *arguments, '--resume', *options, save) == 0
-    assert 'nothing is left to train or validate' in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_run_killed_in_its_last_validation_ends_as_a_whole_one(tiny_config, tmp_path):
-    """The last checkpoint is saved once more, with the metrics of the validation."""
-    options = ('--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1')
-    save = 'default_hooks.checkpoint.save_best=None'
-
-    def killed(*_):
+    def stop(*_):
         raise SystemExit(9)
 
     work = tmp_path / 'work'
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('mmengine.runner.ValLoop.run', killed)
-        assert run_script('train', tiny_config, '--work-dir', work, *options, save) == 9
-    assert run_script('train', tiny_config, '--work-dir', work, '--resume', *options, save) == 0
+        patch.setattr('mmengine.runner.ValLoop.run', stop)
+        assert train(work) == 9
+    assert train(work, '--resume') == 0
     whole = tmp_path / 'whole'
-    assert run_script('train', tiny_config, '--work-dir', whole, *options, save) == 0
+    assert train(whole) == 0
     assert_same(saved(work / 'epoch_1.pth'), saved(whole / 'epoch_1.pth'))
+
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('mmengine.runner.ValLoop.run', stop)
+        for ended in (work, whole):
+            assert train(ended, '--resume') == 0
+            assert 'nothing is left to train or validate' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(('counts', 'base'), [(4, 4.0), (1, 16)])

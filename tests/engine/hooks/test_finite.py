@@ -74,18 +74,6 @@ def test_no_checkpoint_of_a_non_finite_model_replaces_a_finite_one(
         assert all(x.isfinite().all() for x in read_checkpoint(path)['state_dict'].values())
 
 
-@pytest.mark.slow
-def test_a_learning_rate_that_is_far_too_high_saves_nothing(colours, tmp_path):
-    options = {'optim_wrapper.optimizer.lr': 1e30, 'default_hooks.checkpoint.by_epoch': False}
-    with pytest.raises(NonFiniteError):
-        run(
-            small_config(
-                colours, tmp_path, options={**options, 'default_hooks.checkpoint.interval': 4}
-            )
-        )
-    assert not list(tmp_path.glob('*.pth'))
-
-
 @pytest.mark.parametrize(
     ('losses', 'weight', 'interval', 'stops_at'),
     [

@@ -9,21 +9,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
 
 
 @pytest.fixture
-def resume(colours, tmp_path, monkeypatch):
+def resume(colours, tmp_path, warned):
     """A function that resumes an interrupted run with options, and returns the hook's lines."""
 
     def resume(options):
         with pytest.raises(SystemExit):
             run(small_config(colours, tmp_path), Signal(step=8))
-        logged = []
-        monkeypatch.setattr(
-            'mmengine.logging.MMLogger.warning', lambda self, line, *rest: logged.append(str(line))
-        )
+        warned.clear()
         cfg = small_config(
             colours, tmp_path, options={'load_from': f'{tmp_path}/interrupted.pth', **options}
         )
         run(cfg, ResumedHook(cfg.load_from), resume=True)
-        return [line for line in logged if line.startswith('resume: the learning rate')]
+        return [line for line in warned if line.startswith('resume: the learning rate')]
 
     return resume
 

@@ -91,6 +91,8 @@ def test_a_file_gets_a_summary_and_the_lines_of_mmengine(
     for line in start:
         assert line in log
     assert '%|' not in output.out + output.err
+    for picture in ('first_batch.jpg', 'curves.png'):
+        assert (work / picture).exists()
 
 
 def test_a_terminal_gets_bars_and_the_log_file_everything(
