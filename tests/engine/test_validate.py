@@ -1,6 +1,7 @@
 """Mistakes in the model of a config, each one line before data and weights are read."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -35,37 +36,18 @@ def refusal_of(cfg, **changes):
     [
         ('model.backbone.arch', 'atto', 'model: ValueError: arch: expected one of '),
         ('model.backbone.drop_path_rate', 1.5, 'model: ValueError: drop_path_rate: '),
-        ('model.backbone.drop_path_rat', 0.1, 'model: TypeError: PolaSwin.__init__() got '),
-        ('model.backbon', 1, 'model: TypeError: MaskRCNN.__init__() got '),
+        ('model.backbone.drop_path_rat', 0.1, "model: TypeError: PolaSwin.* got .*'drop_path_rat'"),
+        ('model.backbon', 1, "model: TypeError: MaskRCNN.* got .*'backbon'"),
         ('model.backbone.type', 'mmpola.PolSwin', 'model: mmpola.PolSwin is not in the '),
-        ('model.roi_head.mask_head.num_clases', 3, 'model: TypeError: FCNMaskHead.__init__() got '),
-        ('model.neck.num_outs', 2, 'model: AssertionError in '),
-        ('model.neck.in_channels', [8, 16, 32, 255], 'model.neck.in_channels: '),
+        ('model.roi_head.mask_head.num_clases', 3, "model: TypeError: .* got .*'num_clases'"),
+        ('model.backbone.type', 'PolaSwin', 'model: PolaSwin is not in .*; write mmpola.PolaSwin$'),
+        ('model.neck.num_outs', 2, r'model: .*fpn\.py, line .*: assert num_outs >= self.num_ins '),
+        ('model.neck.in_channels', [8, 16, 32, 255], 'model.neck.in_channels: .*8, 16, 32, 64'),
         ('model.backbone.out_indices', (0, 1, 2), 'model.neck.in_channels: '),
     ],
 )
 def test_a_mistake_is_one_line_with_the_error_of_its_constructor(detector, key, value, named):
-    message = refusal_of(detector, **{key: value})
-    assert message.startswith(named)
-    if message.startswith('model: TypeError'):
-        assert repr(key.split('.')[-1]) in message
-
-
-def test_an_assertion_without_a_message_is_quoted(detector):
-    message = refusal_of(detector, **{'model.neck.num_outs': 2})
-    assert 'fpn.py, line ' in message
-    assert message.endswith(': assert num_outs >= self.num_ins - start_level')
-
-
-def test_the_channels_of_the_backbone_are_stated(detector):
-    message = refusal_of(detector, **{'model.neck.in_channels': [8, 16, 32, 255]})
-    assert '[8, 16, 32, 64]' in message
-    assert '255' in message
-
-
-def test_a_backbone_without_its_scope(detector):
-    message = refusal_of(detector, **{'model.backbone.type': 'PolaSwin'})
-    assert message == 'model: PolaSwin is not in the mmdet::model registry; write mmpola.PolaSwin'
+    assert re.match(named, refusal_of(detector, **{key: value}))
 
 
 @pytest.mark.parametrize(

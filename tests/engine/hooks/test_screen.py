@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.processes import environment, run_script
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
 
 START = ['model', 'device', 'log', 'steps', 'optimizer', 'pictures', 'first batch', 'first step']
 """How the lines of the summary begin."""
