@@ -23,6 +23,8 @@ from tests.helpers.configs import SMALL_ARCHS
 from tests.helpers.processes import run_script
 from tests.helpers.training import small_config
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 PLUS = {'arch': SMALL_ARCHS['mmpola.PolaFormerPP']}
 SPANIEL = 217  # label of ImageNet's n02102040
 

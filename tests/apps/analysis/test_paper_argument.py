@@ -94,14 +94,6 @@ def test_without_a_power_both_streams_together_keep_every_product():
     assert correlation_of_the_difference(random_inputs(alpha=0)) == pytest.approx(1, abs=1e-12)
 
 
-@pytest.mark.parametrize('draw_positive', [torch.rand, lambda *shape: torch.randn(*shape).exp()])
-def test_powers_of_a_sequence_have_a_lower_entropy(draw_positive):
-    """A lemma behind the paper's theorem 1, for g(x) = x^p applied to the sequence itself."""
-    x = draw_positive(200, 50).double()
-    entropies = torch.stack([positive_sequence_entropy(x**p) for p in (0.5, 1, 1.01, 1.5, 3, 5)])
-    assert (entropies.diff(dim=0) < 0).all()
-
-
 def test_theorem_1_holds_for_random_rows_and_not_for_all():
     """Of g(x) = x^p applied to query and keys before their product, as in the operator."""
     q, k = torch.rand(2, 400, 32, dtype=torch.float64)
