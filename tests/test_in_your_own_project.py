@@ -1,11 +1,10 @@
 """The recipes of docs/in_your_own_project.md, read from the page, made small and run."""
 
-import json
-import shutil
+import copy
 import subprocess
 import sys
+from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -19,14 +18,12 @@ from mmpola.apps.data_checks import check_data
 from mmpola.backbones import PolaSwin, base
 from mmpola.engine.advice import training_advice
 from tests.helpers.configs import INSTALLED, code_with, config_files, shrink_input, shrink_model
+from tests.helpers.project import BCCD, write_data
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
 """This config is tested in test_packaging.py; here it inherits from the repository's configs."""
-
-BOXES_OF_YOUR_OWN = ['my_boxes.py', 'longer_and_larger.py', 'my_coco_boxes.py']
-"""These are tested in configs/test_boxes_of_your_own.py."""
 
 MASK_HEAD = 4 * (256 * 256 * 9 + 256) + (256 * 256 * 4 + 256) + (256 * 80 + 80)
 """Parameters of the mask head of mask_rcnn_pola_swin_t_1x, which a Faster R-CNN lacks."""
@@ -38,55 +35,8 @@ def folder(root, shapes, tmp_path_factory):
     folder = tmp_path_factory.mktemp('project')
     for name, text in config_files(root).items():
         (folder / name).write_text(text.replace(INSTALLED, f"'{root}/"))
-    (folder / 'data').mkdir()
-    (folder / 'data' / 'boxes').symlink_to(shapes / 'coco')
-    (folder / 'data' / 'labels').mkdir()
-    (folder / 'data' / 'labels' / 'images').symlink_to(shapes / 'ade' / 'images')
-    for source in (shapes / 'ade' / 'annotations').glob('*/*.png'):
-        target = folder / 'data' / 'labels' / 'annotations' / source.parent.name / source.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(target), np.minimum(cv2.imread(str(source), cv2.IMREAD_UNCHANGED), 2))
-    write_bands(folder / 'data')
-    for split, source in (('train', 'train'), ('val', 'val'), ('test', 'val')):
-        write_voc(shapes / 'coco', source, folder / 'data' / 'voc', split)
+    write_data(folder / 'data', shapes)
     return folder
-
-
-def write_bands(data):
-    """Write the images of the label maps with a fourth band."""
-    (data / 'bands').mkdir()
-    (data / 'bands' / 'annotations').symlink_to(data / 'labels' / 'annotations')
-    for source in (data / 'labels' / 'images').glob('*/*.jpg'):
-        target = data / 'bands' / 'images' / source.parent.name / f'{source.stem}.png'
-        target.parent.mkdir(parents=True, exist_ok=True)
-        pixels = cv2.imread(str(source))
-        cv2.imwrite(str(target), np.dstack([pixels, 255 - pixels[..., :1]]))
-
-
-def write_voc(coco, source, voc, split):
-    """Write a split of boxes in Pascal VOC's format."""
-    for name in ('Annotations', 'JPEGImages', 'ImageSets/Main'):
-        (voc / name).mkdir(parents=True, exist_ok=True)
-    content = json.loads((coco / f'annotations/instances_{source}2017.json').read_text())
-    names = {category['id']: category['name'] for category in content['categories']}
-    listed = []
-    for image in content['images']:
-        name = f'{split}_{image["id"]}'
-        listed.append(name)
-        shutil.copy(coco / f'{source}2017' / image['file_name'], voc / f'JPEGImages/{name}.jpg')
-        objects = ''
-        for entry in content['annotations']:
-            if entry['image_id'] == image['id']:
-                left, top, width, height = entry['bbox']
-                objects += (
-                    f'<object><name>{names[entry["category_id"]]}</name><bndbox>'
-                    f'<xmin>{left + 1}</xmin><ymin>{top + 1}</ymin>'
-                    f'<xmax>{left + width + 1}</xmax><ymax>{top + height + 1}</ymax>'
-                    '</bndbox></object>'
-                )
-        size = f'<size><width>{image["width"]}</width><height>{image["height"]}</height></size>'
-        (voc / f'Annotations/{name}.xml').write_text(f'<a>{size}{objects}</a>')
-    (voc / f'ImageSets/Main/{split}.txt').write_text('\n'.join(listed))
 
 
 @pytest.fixture
@@ -122,6 +72,24 @@ def train(cfg):
     return runner
 
 
+@pytest.fixture(scope='module')
+def trained():
+    """Runners by name, of configs that several tests train and evaluate."""
+    return {}
+
+
+@pytest.fixture
+def train_once(load, trained):
+    """A function that returns the runner of a config, trained by the first test that asks."""
+
+    def train_once(name):
+        if name not in trained:
+            trained[name] = train(load(name, evaluate=True))
+        return trained[name]
+
+    return train_once
+
+
 def backbone_weights(runner):
     return {
         name: parameter.detach().clone()
@@ -130,8 +98,13 @@ def backbone_weights(runner):
 
 
 def test_every_recipe_is_tested(root):
-    assert list(config_files(root)) == [
-        *BOXES_OF_YOUR_OWN,
+    files = config_files(root)
+    for name in ('my_boxes.py', 'my_coco_boxes.py'):
+        assert len([line for line in files[name].splitlines() if line]) <= 11
+    assert list(files) == [
+        'my_boxes.py',
+        'longer_and_larger.py',
+        'my_coco_boxes.py',
         'three_labels.py',
         'four_bands.py',
         NEEDS_AN_INSTALLATION,
@@ -166,8 +139,46 @@ def test_five_lines_replace_the_backbone(name, classes, parameters, folder, monk
 
 
 @pytest.mark.slow
-def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load):
-    runner = train(load('three_classes', evaluate=True))
+@pytest.mark.parametrize(
+    ('name', 'classes'), [('my_boxes', BCCD.values()), ('my_coco_boxes', BCCD)]
+)
+def test_boxes_train_and_are_evaluated_by_class(name, classes, load):
+    runner = train(load(name, evaluate=True))
+    logged = runner.message_hub.log_scalars
+    assert np.isfinite(logged['train/loss'].data[0]).all()
+    assert {f'val/coco/{name}_precision' for name in classes} <= logged.keys()
+    assert len(list(Path(runner.work_dir).glob('best_*.pth'))) == 1
+
+
+def scales(cfg):
+    """Return what the splits are resized to."""
+    found = []
+    for split in ('train', 'val', 'test'):
+        pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
+        found += [step.scale for step in pipeline if step.type == 'Resize']
+    return found
+
+
+def test_longer_and_larger(folder, monkeypatch):
+    """The last epoch ends the schedule, and every split is resized to the larger size."""
+    monkeypatch.chdir(folder)
+    cfg = Config.fromfile('longer_and_larger.py')
+    schedule = cfg.param_scheduler[1]
+    assert [cfg.train_cfg.max_epochs, schedule.end, schedule.T_max] == [20, 20, 20]
+    assert scales(cfg) == [(512, 384)] * 3
+
+
+def test_the_docstring_says_how_to_read_larger_images(root, tmp_path):
+    path = root / 'configs' / 'faster_rcnn_pola_swin_small.py'
+    lines = [line.strip() for line in path.read_text().splitlines() if '    _base_.' in line]
+    assert len(lines) == 3
+    (tmp_path / 'larger.py').write_text('\n'.join([f'_base_ = {str(path)!r}', *lines]))
+    assert scales(Config.fromfile(tmp_path / 'larger.py')) == [(512, 384)] * 3
+
+
+@pytest.mark.slow
+def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load, train_once):
+    runner = train_once('three_classes')
     assert runner.model.roi_head.bbox_head.fc_cls.out_features == 4  # and background
     assert len(runner.val_dataloader.dataset.metainfo['classes']) == 3
     labels = torch.cat(
@@ -206,8 +217,8 @@ def test_four_bands_train(load):
 
 
 @pytest.mark.slow
-def test_three_labels_train_and_evaluate_and_variants_are_averaged(load):
-    runner = train(load('three_labels', evaluate=True))
+def test_three_labels_train_and_evaluate_and_variants_are_averaged(load, train_once):
+    runner = train_once('three_labels')
     assert runner.model.decode_head.conv_seg.out_channels == 3
     dataset = DATASETS.build(runner.cfg.train_dataloader.dataset)
     values = [item['data_samples'].gt_sem_seg.data.unique() for item in dataset]
@@ -268,12 +279,12 @@ INFERENCERS = {
 
 
 @pytest.mark.slow
-def test_inferencers_read_a_training_checkpoint(load, root, shapes, tmp_path):
+def test_inferencers_read_a_training_checkpoint(train_once, root, shapes, tmp_path):
     """In a new process, which has not imported mmpola; the configs name missing weights."""
     code = f'import sys; sys.path.insert(0, {str(root)!r})\n'
     for inferencer, (name, written, shown, check) in INFERENCERS.items():
-        runner = train(load(name))
-        cfg = runner.cfg
+        runner = train_once(name)
+        cfg = copy.deepcopy(runner.cfg)
         cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint='none.pth')
         if name == 'three_classes':
             cfg.model.test_cfg.rcnn.score_thr = 0.0  # untrained scores count too

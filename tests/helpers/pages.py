@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 FENCE = re.compile(r'^```(?P<language>\w+)\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -13,3 +18,16 @@ def code_blocks(page: Path, language: str = 'python') -> list[str]:
     return [
         match['text'] for match in FENCE.finditer(page.read_text()) if match['language'] == language
     ]
+
+
+def block_with(blocks: list[str], text: str) -> str:
+    """Return the only block that contains a text."""
+    (found,) = (block for block in blocks if text in block)
+    return found
+
+
+def needs(module: str) -> ModuleType:
+    """Import a module, or skip the test if its package is not installed."""
+    if find_spec(module.partition('.')[0]) is None:
+        pytest.skip(f'{module} is not installed')
+    return import_module(module)

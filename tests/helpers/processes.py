@@ -124,15 +124,20 @@ def load_script(name):
     return module
 
 
-def run_script(name, *arguments):
-    """Run tools/`name`.py with these arguments and return its exit status."""
-    Visualizer._instance_dict.clear()  # of earlier runs in this process, which hooks would find
+def exit_status(main, name, *arguments):
+    """Run a `main` with these arguments in this process and return its exit status."""
     before = sys.argv
-    sys.argv = [f'{name}.py', *map(str, arguments)]
+    sys.argv = [name, *map(str, arguments)]
     try:
-        run_main(load_script(name).main)
+        run_main(main)
     except SystemExit as stop:
         return stop.code
     finally:
         sys.argv = before
     return 0
+
+
+def run_script(name, *arguments):
+    """Run tools/`name`.py with these arguments and return its exit status."""
+    Visualizer._instance_dict.clear()  # of earlier runs in this process, which hooks would find
+    return exit_status(load_script(name).main, f'{name}.py', *arguments)

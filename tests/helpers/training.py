@@ -19,7 +19,7 @@ from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_contents import nodes
 from mmpola.messages import UsageError
 from tests.helpers import ROOT
-from tests.helpers.configs import shrink
+from tests.helpers.configs import SMALL_ARCHS, shrink
 
 COLOURS = {'blue': (40, 60, 200), 'green': (40, 200, 60), 'red': (200, 50, 40)}
 STATES = ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers')
@@ -58,11 +58,7 @@ def small_config(
     cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
     cfg.model.num_classes = 3
     cfg.model.backbone.update(pretrain_img_size=SIZE, drop_path_rate=0.2)
-    cfg.model.backbone['arch'] = {
-        'embed_dims': 8,
-        'depths': (1, 1, 1, 1),
-        'num_heads': (1, 2, 4, 4),
-    }
+    cfg.model.backbone['arch'] = SMALL_ARCHS['mmpola.PolaSwin']
     for split in ('train', 'val', 'test'):
         loader = cfg[f'{split}_dataloader']
         loader.update(
