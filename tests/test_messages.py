@@ -27,15 +27,9 @@ def test_other_errors_are_raised():
         run_main(lambda: 1 / 0)
 
 
-def test_nouns_are_counted():
+def test_parts_of_messages():
     assert [counted(number, 'image') for number in (0, 1, 2)] == ['0 images', '1 image', '2 images']
-
-
-def test_names_are_listed():
     assert listed(range(6)) == '0, 1, 2, 3, 4 and 1 more'
     assert listed(range(6), None) == '0, 1, 2, 3, 4, 5'
-
-
-def test_errors_have_a_first_line():
     assert first_line(ValueError('one\ntwo')) == 'ValueError: one'
     assert first_line(KeyError()) == 'KeyError'

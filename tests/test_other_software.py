@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -23,7 +22,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
 import mmpola.timm  # noqa: F401
-from tests.helpers.pages import code_blocks
+from tests.helpers.pages import block_with, code_blocks, needs
 
 PAGE = 'docs/other_software.md'
 SIZE = 64
@@ -39,17 +38,6 @@ def without_a_network(monkeypatch):
 def blocks(root):
     """The code of the page, in its order."""
     return code_blocks(root / PAGE)
-
-
-def needs(package):
-    if find_spec(package) is None:
-        pytest.skip(f'{package} is not installed')
-    return import_module(package)
-
-
-def block_with(blocks, text):
-    (found,) = (block for block in blocks if text in block)
-    return found
 
 
 def model_of(blocks, name, folder):

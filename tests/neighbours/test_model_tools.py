@@ -4,9 +4,6 @@ They run where the tools are installed; the workflow `neighbours.yml` installs t
 tests/test_modules.py has the same without them.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
-
 import pytest
 import timm
 import torch
@@ -15,7 +12,7 @@ from torch import nn
 import mmpola.timm  # noqa: F401
 from mmpola import PolaMultiheadAttention
 from tests.helpers.models import SMALL
-from tests.helpers.pages import code_blocks
+from tests.helpers.pages import block_with, code_blocks, needs
 
 EVERY_FAMILY = pytest.mark.parametrize('name', SMALL)
 SIZE = 64
@@ -24,12 +21,6 @@ SIZE = 64
 @pytest.fixture(autouse=True)
 def without_a_network(monkeypatch):
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
-
-
-def needs(package):
-    if find_spec(package.partition('.')[0]) is None:
-        pytest.skip(f'{package} is not installed')
-    return import_module(package)
 
 
 def build(name):
@@ -146,9 +137,7 @@ def test_save_and_load_a_segmenter_of_transformers(tmp_path):
 
 def test_the_recipe_for_grad_cam(root):
     needs('pytorch_grad_cam')
-    (recipe,) = (
-        block for block in code_blocks(root / 'docs' / 'analysis.md') if 'pytorch_grad_cam' in block
-    )
+    recipe = block_with(code_blocks(root / 'docs' / 'analysis.md'), 'pytorch_grad_cam')
     names = {'__name__': 'page'}
     exec(recipe, names)
     assert names['heat'].shape == (1, 224, 224)
