@@ -9,16 +9,24 @@ from torch import Tensor
 
 from mmpola.layers.token_maps import Grid, covering_grid
 from mmpola.layers.windows import IndexedWindows, Windows, cached_windows
-from mmpola.ops.tracing import cache_key, is_compiled, is_exported
+from mmpola.ops.tracing import cache_key
 
 
 def traced_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
     """Return the windows of a map for what records the call, see `find_windows`."""
     if is_exported():
         return ExportedWindows(x, grid, window_size, shift)
-    if is_compiled():
+    if torch.compiler.is_compiling():
         return CompiledWindows(x, grid, window_size, shift)
     return Windows(x, grid, window_size, shift)  # for torch.jit.trace
+
+
+def is_exported() -> bool:
+    """Whether torch.export is recording, by itself or for ONNX; False in torch < 2.7.
+
+    Reads the flag behind `torch.compiler.is_exporting`, since torch.compile replaces that by True.
+    """
+    return getattr(torch.compiler, '_is_exporting_flag', False)
 
 
 class ExportedWindows(Windows):

@@ -178,7 +178,10 @@ BACKENDS: tuple[Backend, ...] = (
         mix_and_gate=mix_and_gate_reference,
     ),
 )
-"""In the order in which 'auto' considers them; it takes the first without a reason against it."""
+"""In the order in which 'auto' considers them: it takes the first without a reason against it.
+
+The last one serves every input.
+"""
 
 BACKEND_NAMES = ['auto'] + [backend.name for backend in BACKENDS]
 """Values of the argument `backend`."""
@@ -220,9 +223,7 @@ def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
     check_backend_name(name)
     if name == 'auto':
         return _choose_automatically(inputs, device)
-    for backend in BACKENDS:
-        if backend.name == name:
-            break
+    backend = {backend.name: backend for backend in BACKENDS}[name]
     reasons = backend.missing() or backend.unsupported(inputs)
     if reasons:
         raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
@@ -230,18 +231,22 @@ def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
 
 
 def _choose_automatically(inputs: Inputs, device: torch.device) -> Backend:
-    """Return the first backend without a reason against it, and log each reason once."""
-    for backend in BACKENDS:
-        if backend.device_type not in (None, device.type):
-            continue
+    """Return the first backend without a reason against it, else the last; log each reason once."""
+    candidates = [backend for backend in BACKENDS if backend.device_type in (None, device.type)]
+    for backend in candidates[:-1]:
         reasons = backend.missing() or backend.unsupported(inputs) or backend.distrusted(inputs)
         if not reasons:
             return backend
-        from mmpola.ops.kernel_record import log_once  # imports torch._dynamo: slow
+        _log_once(backend, reasons)
+    return candidates[-1]
 
-        for reason in reasons:
-            log_once(f"backend='auto' does not use {backend.name!r}: {reason}")
-    raise RuntimeError('no backend can serve these inputs')
+
+def _log_once(backend: Backend, reasons: list[str]) -> None:
+    """Log why 'auto' does not use a backend, each reason once per process."""
+    from mmpola.ops.kernel_record import log_once  # imports torch._dynamo: slow
+
+    for reason in reasons:
+        log_once(f"backend='auto' does not use {backend.name!r}: {reason}")
 
 
 # ---- Checks of the arguments

@@ -261,11 +261,10 @@ def _query_powers(
     """Compute phi_same [B, H, n, 2D], log2 |q| [B, H, n, D] and epsilon [B, H, n, 1] (E7, E8a)."""
     log2 = q.abs().log2_().clamp_min_(LOG2_OF_ZERO)
     size = torch.addcmul(offset, log2, exponent)
-    level = size.amax(-1, keepdim=True).clamp_min_(0).ceil_()
+    level = token_level(size)
     size -= level
     phi = halves_in_place(size.exp2_().copysign_(q))
-    query_eps = (-level).exp2_().mul_(eps).clamp_min_(torch.finfo(level.dtype).tiny)
-    return phi, log2, query_eps
+    return phi, log2, leveled_eps(level, eps)
 
 
 def _power_gradients(

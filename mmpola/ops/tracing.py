@@ -34,19 +34,6 @@ def is_observed(x: Tensor) -> bool:
     return is_recorded() or type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
 
 
-def is_exported() -> bool:
-    """Whether torch.export is recording, by itself or for ONNX; False in torch < 2.7.
-
-    Reads the flag behind `torch.compiler.is_exporting`, since torch.compile replaces that by True.
-    """
-    return getattr(torch.compiler, '_is_exporting_flag', False)
-
-
-def is_compiled() -> bool:
-    """Whether torch.compile is recording."""
-    return torch.compiler.is_compiling() and not is_exported()
-
-
 CacheKey = tuple[torch.device, torch.cuda.Stream | None]
 
 
