@@ -13,6 +13,9 @@ from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
 STEM_WEIGHT = 'stem.proj.weight'
 """The first convolution of every backbone."""
 
+BIAS_TABLE = 'relative_position_bias_table'
+"""End of the name of a table of biases for the positions in a window."""
+
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes from which parameters are loaded; torch would also cast integers and complex numbers."""
 
@@ -90,10 +93,10 @@ def adapt_tables(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
     tables = position_tables(model)
     resized = []
     for key, target in model.state_dict().items():
-        x = weights.get(key)
-        if x is None or not is_plain(x) or not is_plain(target):
+        if key not in weights or not (key in tables or key.endswith(BIAS_TABLE)):
             continue
-        if x.shape == target.shape or not can_load(x, target):
+        x = weights[key]
+        if not can_load(x, target) or x.shape == target.shape:
             continue
         table = _resize_table(key, x, target, tables)
         if table.shape != x.shape:
@@ -103,21 +106,19 @@ def adapt_tables(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
 
 
 def _resize_table(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Tensor:
-    """Resize a position table to the model's grid; return any other tensor unchanged.
+    """Resize a position table to the model's grid; return one that is no table unchanged.
 
     As in the authors' `load_pretrained`, tables of keys and bias tables are resized bicubically.
     Their code does not resize `pos_embed`; it is resized bilinearly, as in a forward pass.
     """
     if x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
         return x
-    if key.endswith('relative_position_bias_table'):
+    if key.endswith(BIAS_TABLE):
         side = math.isqrt(x.shape[0])  # 2 s - 1, for windows of side s
         if side % 2 == 0 or side**2 != x.shape[0]:
             return x
         window_size = (math.isqrt(target.shape[0]) + 1) // 2
         return resize_bias_table(x, window_size)
-    if key not in tables:
-        return x
     side = math.isqrt(x.shape[1])
     if side == 0 or side**2 != x.shape[1]:
         return x
@@ -138,7 +139,7 @@ def is_plain(x: Any) -> bool:
 
 
 def can_load(x: Tensor, target: Tensor) -> bool:
-    """Whether a plain tensor is dense and has a dtype that can be loaded into a target."""
+    """Whether a tensor is dense and has a dtype that can be loaded into a target."""
     return x.layout == torch.strided and not x.is_nested and x.dtype in loadable_dtypes(target)
 
 
