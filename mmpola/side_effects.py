@@ -5,8 +5,8 @@ By importing a module:
     mmpola                    `sys.meta_path` gets a finder of `mmcv._ext`, for mmcv-lite
     mmpola.registry           MMEngine's registries get children of scope `mmpola`
     mmpola.layers, .ops       PyTorch gets the operators `torch.ops.mmpola`
-    mmpola.timm               timm gets the models of `mmpola.zoo`; `torch.load` takes the yacs
-                              config in the authors' files, of which it reads nothing
+    mmpola.timm               timm gets the models of `mmpola.zoo`; `torch.load` accepts the yacs
+                              config in the authors' files, as an empty dict
     mmpola.engine.config      MMEngine finds base configs `mmseg::…` by the module's name
 
 In the scripts of `tools/`, which are the commands of `mmpola`:
@@ -15,9 +15,10 @@ In the scripts of `tools/`, which are the commands of `mmpola`:
                               `sys.excepthook` names the extra that a missing package belongs to
     reading images            warnings of mmdet and mmseg about losses and drawn boxes are ignored
     training and testing      processes that are forked end when this one is killed
-    while training            `mmpola.PreemptionHook` handles SIGINT, SIGTERM, SIGUSR1 and SIGHUP
+    while training            `mmpola.PreemptionHook` handles SIGINT, SIGTERM, SIGUSR1 and SIGHUP;
+                              processes that are forked end at SIGTERM
 
-The functions below do what is not a registration of mmpola's own modules or a hook. docs/install.md
+Registrations and hooks are in their own modules; the functions below do the rest. docs/install.md
 has the same list for users.
 """
 
