@@ -1,4 +1,4 @@
-"""Where results come from, the folder that they are written to, and their tables."""
+"""Where results come from, the folder that they are written to, and how pages show them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ def commit() -> str:
 def results_folder(machine: str) -> Path:
     """Return the folder of a machine's results, which may not exist yet."""
     return ROOT / 'benchmarks' / 'results' / re.sub(r'[^\w.-]+', '-', machine)
+
+
+def replace_block(text: str, key: str, block: str) -> str:
+    """Return a page with what lies between the markers of `key` replaced by `block`.
+
+    Raises:
+        ValueError: the page has no such markers.
+    """
+    pattern = re.compile(rf'(<!-- {key}: [^>]* -->\n).*?(<!-- end of {key} -->)', re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f'{key}: expected markers of its results in the page, got none')
+    return pattern.sub(lambda match: f'{match[1]}\n{block}\n\n{match[2]}', text)
 
 
 def table(rows: list[Row]) -> str:

@@ -18,11 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.records import ROOT, table
+from benchmarks.records import ROOT, replace_block, table
 
 FOLDER = Path(__file__).resolve().parent
-BEGIN = '<!-- results: written by python -m benchmarks.report -->'
-END = '<!-- end of results -->'
 
 RESULTS_OF_FIGURES = FOLDER / 'results' / 'cpu-2-threads'
 """The results that the docs show."""
@@ -252,9 +250,7 @@ def main() -> int:
     tables = '\n\n'.join(sections)
     page = FOLDER / 'README.md'
     text = page.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    new_text = f'{before}{BEGIN}\n\n{tables}\n\n{END}{after}'
+    new_text = replace_block(text, 'results', tables)
     if args.check:
         return int(new_text != text)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from pathlib import Path
 from statistics import mean
@@ -21,7 +20,7 @@ from benchmarks.experiments.tables import (
     table,
     verdict,
 )
-from benchmarks.records import ROOT
+from benchmarks.records import ROOT, replace_block
 from mmpola.messages import listed
 
 PAGE = ROOT / 'docs' / 'results.md'
@@ -91,18 +90,6 @@ def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None
         axes.spines[['top', 'right']].set_visible(False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-
-
-def replace_block(text: str, key: str, block: str) -> str:
-    """Return a page with what lies between the markers of `key` replaced by `block`.
-
-    Raises:
-        ValueError: the page has no such markers.
-    """
-    pattern = re.compile(rf'(<!-- {key}: [^>]* -->\n).*?(<!-- end of {key} -->)', re.DOTALL)
-    if not pattern.search(text):
-        raise ValueError(f'{key}: expected markers of its results in the page, got none')
-    return pattern.sub(lambda match: f'{match[1]}\n{block}\n\n{match[2]}', text)
 
 
 def experiment_block(key: str, experiment: Experiment, records: dict[str, Record]) -> str:
