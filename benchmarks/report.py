@@ -22,6 +22,9 @@ from benchmarks.records import ROOT, replace_block, table
 
 FOLDER = Path(__file__).resolve().parent
 
+ON_OTHER_PAGES = ('zoo', 'layer')
+"""Suites whose results docs/choose.md and docs/in_your_own_network.md show."""
+
 RESULTS_OF_FIGURES = FOLDER / 'results' / 'cpu-2-threads'
 """The results that the docs show."""
 
@@ -80,13 +83,19 @@ COMPUTED = 'bytes that would be needed'
 
 
 def section(path: Path) -> str:
-    """Return heading and table of one result file in Markdown."""
+    """Return heading and table of one result file in Markdown.
+
+    Of the operator's many cases, the page shows those of the largest image.
+    """
     record = json.loads(path.read_text())
+    rows = record['rows']
+    if path.stem == 'attention':
+        rows = [row for row in rows if '800x1333' in row['case']]
     made = f'torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
     if 'processor' in record:
         made = f'{record["processor"]}, {made}'
     heading = f'## {path.stem}, {record["machine"]}'
-    return f'{heading}\n\n{made}.\n\n{table(record["rows"])}'
+    return f'{heading}\n\n{made}.\n\n{table(rows)}'
 
 
 def draw_image_size(path: Path, png: Path) -> None:
@@ -243,9 +252,8 @@ def main() -> int:
 
     sections = []
     for path in sorted((FOLDER / 'results').glob('*/*.json')):
-        # Files without rows are from benchmarks.gpu, which writes its own report; docs/choose.md
-        # has the results of the suite `zoo`.
-        if 'rows' in json.loads(path.read_text()) and path.stem != 'zoo':
+        # Files without rows are from benchmarks.gpu, which writes its own report.
+        if 'rows' in json.loads(path.read_text()) and path.stem not in ON_OTHER_PAGES:
             sections.append(section(path))
     tables = '\n\n'.join(sections)
     page = FOLDER / 'README.md'

@@ -30,7 +30,7 @@ CACHE_SIZE = 16
 class WindowAttention(nn.Module):
     """Multi-head softmax attention in shifted windows with position biases (Swin, sec. 3.2).
 
-    Parameter names are those of the released Swin weights. timm's Swin, unlike this layer, lets
+    Parameters are named as in the released Swin weights. timm's Swin, unlike this layer, lets
     tokens of a map that the window does not divide attend to the padding.
 
     Args:
@@ -154,7 +154,7 @@ class Windows:
         shift: cyclic shift in tokens, 0 or s // 2.
 
     Attributes:
-        window_rows, window_columns: number of windows below and beside each other.
+        window_rows, window_columns: number of windows in a column and in a row of the map.
         mask: [B * windows, 1, s*s, s*s], added to attention logits: -inf between two tokens of a
             window if only the shift brought them together, or if exactly one of them is padding,
             else 0. None if every entry is 0; never None for compilers and exporters, because that

@@ -1,6 +1,6 @@
 """The Long Range Arena's tasks on texts, from their official files: ListOps, reviews, papers.
 
-By default the tokens are those of Skyformer's preprocessing, which PolaFormer's experiments follow.
+The default tokens are Skyformer's, whose preprocessing PolaFormer's experiments follow.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def polarity_attention(
 
     Its time is O((N + M) D^2) per head.
 
-    Source: PolaFormer (ICLR 2025), eq. 3-9, and PolaFormer++; equation numbers are those of
-    mmpola/ops/README.md. Differentiable with respect to every tensor except `rotary`. Features,
+    Source: PolaFormer (ICLR 2025), eq. 3-9, and PolaFormer++; the equations are numbered as
+    in mmpola/ops/README.md. Differentiable with respect to every tensor except `rotary`. Features,
     sums and the normaliser are computed in float32 (float64 for float64 inputs).
 
     Args:
@@ -85,7 +85,7 @@ def mix_and_gate(
 
     The tokens are the cells of a map or the elements of a sequence.
 
-    Source: PolaFormer (ICLR 2025); equation numbers are those of mmpola/ops/README.md.
+    Source: PolaFormer (ICLR 2025); the equations are numbered as in mmpola/ops/README.md.
     Differentiable with respect to every tensor.
 
     Args:

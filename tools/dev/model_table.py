@@ -288,7 +288,7 @@ def backbone_table() -> str:
     from mmpola.backbones import named_backbone
     from mmpola.zoo import ARCHITECTURES
 
-    rows = []
+    names: dict[tuple[str, str], list[str]] = {}
     for name in ARCHITECTURES:
         cls, arguments = named_backbone(name)
         with torch.device('meta'):
@@ -296,9 +296,10 @@ def backbone_table() -> str:
         channels = list(model.embed_dims)
         if len(set(channels)) == 1:  # blocks of one resolution, each of which counts as a stage
             channels = channels[:1]
-        cells = (name, f'mmpola.{cls.__name__}', arguments['arch'], channels)
-        rows.append([f'`{cell}`' for cell in cells])
-    return markdown_table(('model', '`type`', '`arch`', 'channels'), rows)
+        key = (f'`mmpola.{cls.__name__}`', f'`{channels}`')
+        names.setdefault(key, []).append(f'`{arguments["arch"]}`')
+    rows = [(cls, ', '.join(archs), channels) for (cls, channels), archs in names.items()]
+    return markdown_table(('`type`', '`arch`', 'channels'), rows)
 
 
 def rounded(value: float) -> str:

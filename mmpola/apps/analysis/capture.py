@@ -20,7 +20,7 @@ Result = TypeVar('Result')
 
 @dataclass(frozen=True, eq=False)
 class LayerInputs:
-    """What a linear attention layer computes with in a forward pass on one image.
+    """The inputs of a linear attention layer in a forward pass on one image.
 
     Attributes:
         name: of the layer in the model.

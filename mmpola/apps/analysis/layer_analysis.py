@@ -1,4 +1,4 @@
-"""What a linear attention layer does with one image: the result of `analyze_layer`."""
+"""The result of `analyze_layer`: weights, entropies, gates and ranks of one layer and image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLED_CHANNELS = 4
 
 @dataclass(frozen=True, eq=False)
 class LayerAnalysis:
-    """What a linear attention layer does with one image.
+    """Weights, entropies, gates and ranks of one linear attention layer for one image.
 
     Attributes:
         name: of the layer.

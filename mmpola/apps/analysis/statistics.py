@@ -166,8 +166,8 @@ def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRa
 
     No [N, N] matrix is formed. For a value channel, (E14) without the gate is y = (A + T) v, with
     the weights A [N, N] of the channel's head and stream and the matrix T [N, N] of its convolution
-    kernel. A has rank 2D at most, and T usually has full rank. Beside the two streams there are the
-    weights of other attention for the same q and k.
+    kernel. A has rank 2D at most, and T usually has full rank. For comparison, it has the
+    ranks of other kinds of attention for the same q and k.
 
     Args:
         layer: with B = 1.

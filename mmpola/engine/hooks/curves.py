@@ -29,10 +29,9 @@ MMEngine logs keys that begin with `train`, `val` or `test`, and saves all of th
 class CurvesHook(Hook):
     """Draws `curves.png` in the work dir after each validation and at the end.
 
-    It shows the losses, the learning rate and the metrics, those of single classes apart. The
-    values are those that MMEngine keeps in the message hub and in checkpoints: the curves of a
-    resumed run begin at the first step, without the steps that the earlier run did after the
-    checkpoint.
+    It shows the losses, the learning rate and the metrics; metrics of single classes have a plot of
+    their own. MMEngine keeps the values in checkpoints, so the curves of a resumed run begin at the
+    first step, without the steps that the earlier run did after the checkpoint.
 
     For the same reason `scalars.json` of a resumed run begins with the lines of the run that wrote
     the checkpoint.
