@@ -7,13 +7,9 @@ from torch.testing import assert_close
 
 from mmpola.backbones import PolaPVT
 from mmpola.layers.token_maps import reduce_tokens
+from tests.helpers.configs import WIDTHS
 
-SMALL = {
-    'embed_dims': (16, 32, 40, 64),
-    'depths': (1, 2, 1, 1),
-    'num_heads': (1, 2, 5, 4),
-    'mlp_ratios': (2,) * 4,
-}
+SMALL = {**WIDTHS, 'depths': (1, 2, 1, 1)}
 
 
 def randomised(model: PolaPVT) -> PolaPVT:
@@ -58,7 +54,7 @@ def test_every_token_is_read_if_the_reduction_does_not_divide_the_map():
         .double()
         .eval()
     )
-    tokens = images(1, 9 * 12, 16, dtype=torch.float64).requires_grad_()
+    tokens = images(1, 9 * 12, 8, dtype=torch.float64).requires_grad_()
     model.stages[0].blocks[0].attn(tokens, (9, 12))[
         :, 0
     ].sum().backward()  # one query attends to all keys
@@ -69,6 +65,6 @@ def test_a_reduction_that_does_not_divide_the_map_repeats_the_last_row_and_colum
     attn = (
         PolaPVT(SMALL, pola_sr_ratios=(8, 4, 2, 1), pretrain_img_size=64).stages[0].blocks[0].attn
     )
-    tokens, grid = reduce_tokens(torch.ones(1, 9 * 12, 16), (9, 12), attn.sr, attn.norm)
+    tokens, grid = reduce_tokens(torch.ones(1, 9 * 12, 8), (9, 12), attn.sr, attn.norm)
     assert grid == (2, 2)
-    assert_close(tokens, tokens[:, :1].expand(1, 4, 16))  # a constant map stays constant
+    assert_close(tokens, tokens[:, :1].expand(1, 4, 8))  # a constant map stays constant

@@ -12,13 +12,9 @@ from mmpola.backbones.pola_pvt_v2 import DepthwiseMlp, OverlapPatchEmbed
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
 from mmpola.layers import position_tables
+from tests.helpers.configs import WIDTHS
 
-SMALL = {
-    'embed_dims': (8, 16, 24, 32),
-    'depths': (1, 2, 1, 1),
-    'num_heads': (1, 2, 3, 4),
-    'mlp_ratios': (2,) * 4,
-}
+SMALL = {**WIDTHS, 'depths': (1, 2, 1, 1)}
 
 
 def build(**arguments):
