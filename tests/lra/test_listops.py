@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from mmpola.lra.listops import Limits, draw_tree, main, write_listops
-from mmpola.messages import run_main
+from tests.helpers.processes import exit_status
 from tests.helpers.refusals import assert_lines, refusal
 
 SMALL = Limits(min_length=20, max_length=200, max_depth=4)
@@ -119,22 +119,12 @@ def test_impossible_limits_are_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def run(monkeypatch, *arguments):
-    """Run the command in this process and return its exit status."""
-    monkeypatch.setattr('sys.argv', ['listops', *map(str, arguments)])
-    try:
-        run_main(main)
-    except SystemExit as stop:
-        return stop.code
-    return 0
-
-
-def test_the_command_leaves_other_files_alone(tmp_path, monkeypatch, capsys):
+def test_the_command_leaves_other_files_alone(tmp_path, capsys):
     (tmp_path / 'mine').write_text('')
-    assert run(monkeypatch, tmp_path, '--train', 1) == 2
+    assert exit_status(main, 'listops', tmp_path, '--train', 1) == 2
     error = capsys.readouterr().err
     assert error.startswith(f'error: {tmp_path}: expected a new or empty folder')
     assert error.count('\n') == 1
     small = '--train 3 --dev 1 --test 1 --min-length 5 --max-length 50 --max-depth 3'
-    assert run(monkeypatch, tmp_path / 'new', *small.split()) == 0
+    assert exit_status(main, 'listops', tmp_path / 'new', *small.split()) == 0
     assert [len(rows(path)) for path in sorted((tmp_path / 'new').iterdir())] == [1, 3, 1]
