@@ -77,3 +77,21 @@ def test_a_table_has_a_column_per_key_and_no_raw_measurements():
 def test_the_page_shows_the_stored_results(monkeypatch):
     monkeypatch.setattr('sys.argv', ['report', '--check'])
     assert report.main() == 0
+
+
+def test_the_figures_have_a_labelled_line_per_model(tmp_path, monkeypatch):
+    """Of the stored results, which have a model that does not fit."""
+    figures = []
+    monkeypatch.setattr(report.plt, 'close', figures.append)
+    results = report.RESULTS_OF_FIGURES
+    report.draw_image_size(results / 'image_size.json', tmp_path / 'image_size.png')
+    report.draw_layers(results / 'layer.json', tmp_path / 'layer.png')
+    for path in tmp_path.iterdir():
+        assert path.read_bytes().startswith(b'\x89PNG')
+    of_sizes, of_layers = figures
+    labels = {style['label'] for style in report.BACKBONES.values()}
+    for axis in of_sizes.axes:
+        assert labels <= {line.get_label() for line in axis.lines}
+    assert '139 GB ' in [text.get_text() for text in of_sizes.axes[1].texts]
+    labels = {style['label'] for style in report.LAYERS.values()}
+    assert labels == {line.get_label() for line in of_layers.axes[0].lines}

@@ -1,10 +1,8 @@
-"""The suite `image_size` on images of milliseconds, and its figure."""
-
-import json
+"""The suite `image_size` on images of milliseconds."""
 
 import pytest
 
-from benchmarks import image_size, report
+from benchmarks import image_size
 
 OURS = ('Pola-PVT-T', 'Pola-Swin-T', 'PolaFormer++ b1')
 THEIRS = ('PVT-T', 'Swin-T')
@@ -40,32 +38,3 @@ def test_what_does_not_fit_is_computed(monkeypatch):
     assert row['seconds'] == {'inference': {}, 'training step': {}}
     needed_in_inference = needed['inference']['PolaFormer++ b1']
     assert 10**5 < needed_in_inference < needed['training step']['PolaFormer++ b1'] < 10**9
-
-
-def test_the_figure_has_a_labelled_line_per_model(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(report.plt, 'close', figures.append)
-    rows = []
-    for side in (224, 512, 1600):
-        values = dict.fromkeys((*OURS, *THEIRS), float(side))
-        passes = dict.fromkeys(image_size.PASSES, values)
-        rows.append(
-            {
-                'case': f'{side}x{side}',
-                'pixels': side**2,
-                'seconds': passes,
-                'bytes': passes,
-                'bytes that would be needed': {},
-            }
-        )
-    too_large = {'inference': {'PVT-T': 1.4e11}}
-    rows.append({'case': '4096x4096', 'pixels': 4096**2, 'bytes that would be needed': too_large})
-    path = tmp_path / 'image_size.json'
-    path.write_text(json.dumps({'rows': rows}))
-    report.draw_image_size(path, tmp_path / 'image_size.png')
-    assert (tmp_path / 'image_size.png').read_bytes().startswith(b'\x89PNG')
-    axes = figures[0].axes
-    labels = {'mmdet PVT-T (softmax)', 'mmdet Swin-T (windows)', *OURS}
-    for axis in axes:
-        assert labels <= {line.get_label() for line in axis.lines}
-    assert '140 GB ' in [text.get_text() for text in axes[1].texts]

@@ -1,10 +1,8 @@
-"""The suite `layer` on maps of few tokens, and its figure."""
-
-import json
+"""The suite `layer` on maps of few tokens."""
 
 import pytest
 
-from benchmarks import measure, networks, report
+from benchmarks import measure, networks
 
 OURS = ('PolaAttention', 'PolaFormerPPAttention', 'PolaMultiheadAttention')
 
@@ -28,18 +26,3 @@ def test_a_row_per_length_and_layer():
             assert set(times) == {*names, 'softmax'} == set(row['bytes'])
             assert row[f'softmax, {what}'] == times['softmax'] / times[row['layer']]
         assert row['memory over softmax'] == 1.0
-
-
-def test_the_figure_has_a_line_per_layer(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(report.plt, 'close', figures.append)
-    rows = []
-    for tokens in (100, 10_000):
-        seconds = dict.fromkeys(report.LAYERS, tokens / 1e6)
-        memory = dict.fromkeys(report.LAYERS, 10**6)
-        rows.append({'tokens': tokens, 'seconds': {'step': seconds}, 'bytes': memory})
-    (tmp_path / 'layer.json').write_text(json.dumps({'rows': rows}))
-    report.draw_layers(tmp_path / 'layer.json', tmp_path / 'layer.png')
-    assert (tmp_path / 'layer.png').read_bytes().startswith(b'\x89PNG')
-    labels = {line.get_label() for line in figures[0].axes[0].lines}
-    assert labels == {style['label'] for style in report.LAYERS.values()}
