@@ -1,4 +1,4 @@
-"""Relative links of the pages lead to a file, and to a heading that the file itself has."""
+"""Links of the pages lead to a file and a heading in it; the files that they name exist."""
 
 import json
 import re
@@ -19,6 +19,12 @@ PAGES = [
     *sorted((ROOT / 'docs' / 'api').glob('*.md')),
     *sorted((ROOT / 'docs' / 'notebooks').glob('*.ipynb')),
 ]
+SCRIPTS = sorted((ROOT / 'tools').glob('*.sh'))
+NAMED_PATH = re.compile(
+    r'(?<![\w/.-])(?:mmpola|tests|tools)/[\w/]*\w(?:\.(?:py|sh|md))?'
+    r'(?![\w/*-]|\.\w)'
+)
+PLACEHOLDER = 'mmpola/backbones/NAME.py'
 LINK = re.compile(r'\]\(([^)\s]+)\)|<a href="([^"]+)"|<img src="([^"]+)"')
 
 
@@ -48,7 +54,7 @@ def links(page):
             yield target
 
 
-@pytest.mark.parametrize('page', PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of_a_page(page):
     for target in links(page):
         path, _, anchor = target.partition('#')
@@ -58,3 +64,10 @@ def test_links_of_a_page(page):
         assert file.exists(), target
         if anchor and Path(file).suffix in ('.md', '.ipynb'):
             assert anchor in anchors(file), target
+
+
+@pytest.mark.parametrize('page', [*PAGES, *SCRIPTS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_files_exist(page):
+    """Files with a known suffix, and folders."""
+    named = set(NAMED_PATH.findall(page.read_text())) - {PLACEHOLDER}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
