@@ -9,7 +9,8 @@ takes one image of the given height and width. Its outputs:
 
     classifier    logits [B, classes]
     segmenter     logits [B, classes, h, w] of the decode head, which mmseg resizes to the image
-    detector      boxes [N, 4] in pixels, scores [N], labels [N]; with one dense head, one size
+    detector      boxes [N, 4] in pixels, scores [N], labels [N], and of a mask head masks [N, h, w]
+                  inside the boxes; with one dense head or two stages, one size
     --backbone    map0, map1 … [B, C, h, w] of the backbone
 
 OUT is written only if onnxruntime computes what PyTorch computes: relative error at most 1e-4. A
@@ -23,7 +24,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
-from mmpola.apps.publish.detector import export_detector
+from mmpola.apps.publish.detector_export import export_detector
 from mmpola.apps.publish.export import export, export_model
 from mmpola.apps.publish.flops import input_size
 from mmpola.checkpoint.write import check_destination

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.config import Config
-from numpy.typing import NDArray
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
@@ -85,7 +84,7 @@ def export_model(
 
     Args:
         cfg: config of a classifier or a segmenter, or of any model with `backbone_only`; whole
-            detectors are in `detector`.
+            detectors are in `detector_export`.
         built: its model, from `validate_config`.
         checkpoint: compared with the config.
         backbone_only: export the maps of the backbone.
@@ -188,7 +187,8 @@ def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> flo
         with torch.no_grad():
             expected = model(images)
         for (name, reference), output in zip(expected.items(), found, strict=True):
-            error_of_output = relative_error(output, reference.numpy())
+            difference = np.abs(output.astype(np.float64) - reference.numpy()).max()
+            error_of_output = float(difference / reference.abs().max())
             if not error_of_output <= TOLERANCE:  # NaN too
                 raise UsageError(
                     f'{name} of {list(images.shape)}: expected a relative error of at most '
@@ -244,9 +244,3 @@ def record_program(model: ExportModel, sample: Tensor, is_dynamic: bool) -> Any:
                 cause = cause.__cause__
             name = type(model.model).__name__
             raise UsageError(f'{name}: cannot be exported: {first_line(cause)}') from error
-
-
-def relative_error(found: NDArray[Any], reference: NDArray[Any]) -> float:
-    """Return the largest difference relative to the reference's largest magnitude."""
-    difference = np.abs(found.astype(np.float64) - reference).max()
-    return float(difference / np.abs(reference).max())

@@ -1,4 +1,4 @@
-"""Export of whole detectors with a dense head, on small models."""
+"""Export of whole detectors, with a dense head and with two stages, on small models."""
 
 import cv2
 import onnxruntime
@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 
-from mmpola.apps.publish import detector as publish
-from mmpola.apps.publish.detector import DenseDetector, compare_objects, predict
+from mmpola.apps.publish import detector_export as publish
+from mmpola.apps.publish.detector import Detector
+from mmpola.apps.publish.detector_export import compare_objects, pasted_masks, predict
 from mmpola.apps.publish.export import ExportModel, normalisation
 from tests.helpers.pages import code_blocks
 from tests.helpers.processes import load_script, run_script
@@ -74,9 +75,45 @@ HEADS = {
     },
 }
 
+BBOX_HEAD = {'in_channels': 16, 'fc_out_channels': 32, 'num_classes': 3}
+MASK_HEAD = {'in_channels': 16, 'conv_out_channels': 16, 'num_convs': 1, 'num_classes': 3}
+TWO_STAGES = {
+    'FasterRCNN': ('faster-rcnn_r50_fpn', {'bbox_head': BBOX_HEAD}),
+    'MaskRCNN': ('mask-rcnn_r50_fpn', {'bbox_head': BBOX_HEAD, 'mask_head': MASK_HEAD}),
+    'CascadeRCNN': ('cascade-mask-rcnn_r50_fpn', {'mask_head': MASK_HEAD}),
+}
+"""File of mmdet's own model, and changes of its second stage that make it small."""
+
+
+def two_stage_config(kind, **test_cfg):
+    """Return the config of a small detector with two stages.
+
+    Args:
+        kind: a key of `TWO_STAGES`.
+        test_cfg: changes of `test_cfg.rpn`.
+    """
+    base, heads = TWO_STAGES[kind]
+    model = Config.fromstring(f"_base_ = 'mmdet::_base_/models/{base}.py'", '.py').model
+    model.backbone = {**BACKBONE, 'out_indices': (0, 1, 2, 3)}
+    model.neck.update(in_channels=[8, 16, 32, 64], out_channels=16)
+    model.rpn_head.update(in_channels=16, feat_channels=16)
+    model.rpn_head.anchor_generator.scales = [4]
+    for name in ('bbox_roi_extractor', 'mask_roi_extractor'):
+        if name in model.roi_head:
+            model.roi_head[name].out_channels = 16
+    for stage in model.roi_head.bbox_head if kind == 'CascadeRCNN' else ():
+        stage.update(BBOX_HEAD)
+    for name, changes in heads.items():
+        model.roi_head[name].update(changes)
+    model.test_cfg.rpn.update(nms_pre=100, max_per_img=60, **test_cfg)
+    model.test_cfg.rcnn.update(score_thr=0.3, max_per_img=20)
+    return model
+
 
 def detector_config(kind, **test_cfg):
     """Return the config of a small detector."""
+    if kind in TWO_STAGES:
+        return two_stage_config(kind, **test_cfg)
     return ConfigDict(
         type=kind,
         data_preprocessor=PREPROCESSOR,
@@ -92,11 +129,12 @@ def small_detector(kind, **test_cfg):
     init_default_scope('mmdet')
     torch.manual_seed(0)
     model = MODELS.build(detector_config(kind, **test_cfg)).eval()
-    for name, parameter in model.bbox_head.named_parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, 0, 0.1)
-        elif 'cls' in name and name.endswith('bias'):
-            torch.nn.init.constant_(parameter, -1.0)
+    for part, module in model.named_children():
+        for name, parameter in module.named_parameters() if part.endswith('head') else ():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, 0, 0.1)
+            elif part == 'bbox_head' and 'cls' in name and name.endswith('bias'):
+                torch.nn.init.constant_(parameter, -1.0)
     return model
 
 
@@ -110,10 +148,10 @@ def photograph(seed):
 def exported(model):
     cfg = Config({'model': {'backbone': BACKBONE}})
     mean, std, reverse = normalisation(model, cfg)
-    return ExportModel(DenseDetector(model, SIZE), DenseDetector.__call__, mean, std, reverse)
+    return ExportModel(Detector(model, SIZE), Detector.__call__, mean, std, reverse)
 
 
-@pytest.mark.parametrize('kind', HEADS)
+@pytest.mark.parametrize('kind', [*HEADS, *TWO_STAGES])
 def test_it_finds_what_mmdet_finds_bit_for_bit(kind):
     model = small_detector(kind)
     wrapped = exported(model)
@@ -123,6 +161,9 @@ def test_it_finds_what_mmdet_finds_bit_for_bit(kind):
         assert len(expected['boxes']) > 3
         with torch.no_grad():
             found = wrapped(pixels.flip(0)[None])
+        if 'masks' in expected:
+            assert 0 < expected['masks'].float().mean() < 1
+            found['masks'] = pasted_masks(model, found, SIZE)
         for name, values in expected.items():
             assert torch.equal(found[name], values), name
 
@@ -144,9 +185,9 @@ def test_what_is_not_exported_whole():
     init_default_scope('mmdet')
     gfl = HEADS['ATSS'] | {'type': 'GFLHead'}
     config = {**detector_config('ATSS'), 'type': 'GFL', 'bbox_head': gfl}
-    message = refusal(DenseDetector, MODELS.build(config).eval(), SIZE)
+    message = refusal(Detector, MODELS.build(config).eval(), SIZE)
     assert message == (
-        'GFLHead: its boxes are computed in a way of its own; export its backbone with --backbone'
+        'GFLHead: its objects are computed in a way of its own; export its backbone with --backbone'
     )
     unpadded = {**PREPROCESSOR, 'pad_size_divisor': 1}
     joining = {
@@ -156,18 +197,33 @@ def test_what_is_not_exported_whole():
         'num_csp_blocks': 1,
     }
     config = {**detector_config('RetinaNet'), 'data_preprocessor': unpadded, 'neck': joining}
-    message = refusal(DenseDetector, MODELS.build(config).eval(), SIZE)
+    message = refusal(Detector, MODELS.build(config).eval(), SIZE)
     assert message.startswith('RetinaNet: expected sides that fit the model, for example multiples')
     soft = small_detector('RetinaNet', nms={'type': 'soft_nms', 'iou_threshold': 0.5})
-    assert refusal(DenseDetector, soft, SIZE).startswith('model.test_cfg.nms: expected ')
+    assert refusal(Detector, soft, SIZE).startswith('bbox_head.test_cfg.nms: expected ')
 
 
-def test_a_detector_of_two_stages_is_refused(tiny_config, write_checkpoint, tmp_path):
+def test_which_second_stages_are_not_exported():
+    init_default_scope('mmdet')
+    config = detector_config('FasterRCNN')
+    config.roi_head.bbox_roi_extractor.type = 'GenericRoIExtractor'
+    message = refusal(Detector, MODELS.build(config).eval(), SIZE)
+    assert message.startswith('GenericRoIExtractor: regions are pooled in a way of its own; export')
+    config = detector_config('FasterRCNN')
+    config.test_cfg.rcnn.nms.type = 'soft_nms'
+    message = refusal(Detector, MODELS.build(config).eval(), SIZE)
+    assert message.startswith("roi_head.test_cfg.nms: expected dict(type='nms', iou_threshold=…)")
+    config = detector_config('FasterRCNN')
+    del config.rpn_head, config.test_cfg.rpn
+    config.type = 'FastRCNN'
+    message = refusal(Detector, MODELS.build(config).eval(), SIZE)
+    assert message.startswith('FastRCNN: only detectors with one dense head ')
+    assert message.endswith('--backbone')
+
+
+def test_a_detector_is_exported_for_one_size(tiny_config, write_checkpoint, tmp_path):
     checkpoint = write_checkpoint(tiny_config, tmp_path / 'random.pth')
     out = tmp_path / 'out.onnx'
-    message = refusal_of_the_script(tiny_config, checkpoint, out)
-    assert message.startswith('MaskRCNN: only detectors with one dense head ')
-    assert message.endswith('--backbone')
     message = refusal_of_the_script(tiny_config, checkpoint, out, '--dynamic')
     assert message.startswith('--dynamic: a detector is exported for one size')
     assert not out.exists()
@@ -207,48 +263,101 @@ def test_objects_are_compared_one_by_one():
 
 
 @pytest.fixture
-def retinanet(tiny_config, tmp_path):
-    """A config of a small RetinaNet with the data of `tiny_config`, and its checkpoint."""
-    cfg = Config.fromfile(tiny_config)
-    cfg.model = detector_config('RetinaNet')
-    path = tmp_path / 'retinanet.py'
-    cfg.dump(path)
-    checkpoint = tmp_path / 'retinanet.pth'
-    torch.save({'state_dict': small_detector('RetinaNet').state_dict()}, checkpoint)
-    return path, checkpoint
+def written_detector(tiny_config, tmp_path):
+    """A function that writes the config of a small detector, with the data of `tiny_config`, and
+    its checkpoint.
+    """
+
+    def write(kind):
+        cfg = Config.fromfile(tiny_config)
+        cfg.model = detector_config(kind)
+        path = tmp_path / f'{kind}.py'
+        cfg.dump(path)
+        checkpoint = tmp_path / f'{kind}.pth'
+        torch.save({'state_dict': small_detector(kind).state_dict()}, checkpoint)
+        return path, checkpoint
+
+    return write
+
+
+def assert_finds_what_pytorch_finds(session, model, pixels):
+    """Compare an image that the program was not compared on when it was written.
+
+    These random networks multiply the rounding of float32 more than trained ones do, which agree to
+    1e-4 pixels.
+    """
+    expected = predict(model, pixels)
+    values = session.run(None, {'images': pixels.flip(0)[None].numpy()})
+    found = {name: torch.from_numpy(x) for name, x in zip(expected, values, strict=True)}
+    if 'masks' in expected:
+        found['masks'] = pasted_masks(model, found, SIZE)
+    box_error, score_error = compare_objects(found, expected)
+    assert box_error < 1e-3
+    assert score_error < 1e-5
+
+
+def run_lines_of_the_page(root, with_masks):
+    """Run the lines of the page on the photograph of seed 0; return their names."""
+    cv2.imwrite('photo.jpg.png', photograph(0).byte().permute(1, 2, 0).numpy())
+    lines, lines_for_masks = code_blocks(root / 'docs' / 'export.md')[:2]
+    if with_masks:
+        lines = lines[: lines.index('boxes, scores, labels = ')] + lines_for_masks
+    names = {}
+    exec(lines.replace('photo.jpg', 'photo.jpg.png').replace('(640, 480)', '(100, 72)'), names)
+    return names
 
 
 @pytest.mark.slow
-def test_the_script_exports_a_detector(retinanet, root, tmp_path, capsys, monkeypatch):
+def test_the_script_exports_a_detector(written_detector, root, tmp_path, capsys, monkeypatch):
     """And the page's lines that run the file."""
-    config, checkpoint = retinanet
+    config, checkpoint = written_detector('RetinaNet')
     out = tmp_path / 'retinanet.onnx'
     assert run_script('export', config, checkpoint, out, '--shape', *SIZE) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f'{out}: ')
     session = onnxruntime.InferenceSession(out, providers=['CPUExecutionProvider'])
     assert [output.name for output in session.get_outputs()] == ['boxes', 'scores', 'labels']
     model = small_detector('RetinaNet')
-    for seed in range(2):  # the program was not compared on these
-        pixels = photograph(seed)
-        expected = predict(model, pixels)
-        values = session.run(None, {'images': pixels.flip(0)[None].numpy()})
-        found = {name: torch.from_numpy(x) for name, x in zip(expected, values, strict=True)}
-        box_error, score_error = compare_objects(found, expected)
-        assert box_error < 1e-3
-        assert score_error < 1e-5
+    for seed in range(2):
+        assert_finds_what_pytorch_finds(session, model, photograph(seed))
 
     monkeypatch.chdir(tmp_path)
-    photo = photograph(0).byte()
-    cv2.imwrite('photo.png', photo.permute(1, 2, 0).numpy())
-    block = code_blocks(root / 'docs' / 'export.md')[0]
-    names = {}
-    exec(block.replace('photo.jpg', 'photo.png').replace('(640, 480)', '(100, 72)'), names)
+    names = run_lines_of_the_page(root, with_masks=False)
     found = {name: torch.from_numpy(names[name]) for name in ('boxes', 'scores', 'labels')}
-    compare_objects(found, predict(model, photo.float()))
+    compare_objects(found, predict(model, photograph(0).byte().float()))
 
 
-def test_nothing_is_written_without_a_comparison(retinanet, tmp_path, monkeypatch):
-    config, checkpoint = retinanet
+@pytest.mark.slow
+def test_the_script_exports_a_detector_with_two_stages(
+    written_detector, root, tmp_path, monkeypatch
+):
+    """And the page's lines that draw its masks. In a black image it finds nothing."""
+    config, checkpoint = written_detector('MaskRCNN')
+    out = tmp_path / 'retinanet.onnx'  # the name on the page
+    threshold = 0.85
+    option = f'model.test_cfg.rcnn.score_thr={threshold}'
+    arguments = [config, checkpoint, out, '--shape', *SIZE, '--cfg-options', option]
+    assert run_script('export', *arguments) == 0
+    session = onnxruntime.InferenceSession(out, providers=['CPUExecutionProvider'])
+    names = [output.name for output in session.get_outputs()]
+    assert names == ['boxes', 'scores', 'labels', 'masks']
+    model = small_detector('MaskRCNN')
+    model.roi_head.test_cfg.score_thr = threshold
+    for seed in range(2):
+        assert_finds_what_pytorch_finds(session, model, photograph(seed))
+    black = torch.zeros(1, 3, *SIZE)
+    assert len(predict(model, black[0])['boxes']) == 0
+    shapes = [values.shape for values in session.run(None, {'images': black.numpy()})]
+    assert shapes == [(0, 4), (0,), (0,), (0, 28, 28)]
+
+    monkeypatch.chdir(tmp_path)
+    found = run_lines_of_the_page(root, with_masks=True)['in_image']
+    expected = predict(model, photograph(0).byte().float())['masks'].numpy()
+    assert 0.1 < expected.mean() < 0.9
+    assert (found != expected).mean() < 0.01
+
+
+def test_nothing_is_written_without_a_comparison(written_detector, tmp_path, monkeypatch):
+    config, checkpoint = written_detector('RetinaNet')
     out = tmp_path / 'out.onnx'
     options = ['--shape', *SIZE, '--cfg-options']
     message = refusal_of_the_script(
