@@ -31,11 +31,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.device import get_device
-
 from mmpola.apps import analysis
 from mmpola.apps.image_reader import load_image_config, loading_notes, open_reader
-from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
+from mmpola.engine.config import add_device_argument, add_model_arguments, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import counted, run_main
@@ -47,8 +45,7 @@ def parse_args() -> argparse.Namespace:
         description='Draw what linear attention does with images, and write it as JSON',
         allow_abbrev=False,
     )
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
+    add_model_arguments(parser)
     parser.add_argument('images', nargs='+', help='image files and folders (searched recursively)')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results')
     parser.add_argument(
@@ -64,9 +61,7 @@ def parse_args() -> argparse.Namespace:
         metavar='NAME',
         help='attention layers of the backbone (default: all)',
     )
-    parser.add_argument(
-        '--device', default=get_device(), help='cpu, cuda:1 … (default: a GPU if there is one)'
-    )
+    add_device_argument(parser)
     parser.add_argument(
         '--overwrite', action='store_true', help='overwrite results of an earlier run'
     )

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from mmengine.device import get_device
 from numpy.typing import NDArray
 
 from mmpola.apps import analysis
 from mmpola.apps.image_reader import ImageReader, load_image_config, loading_notes, open_reader
-from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
+from mmpola.engine.config import add_device_argument, add_model_arguments, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, run_main
@@ -133,12 +132,9 @@ def build_page(explorer: Explorer, title: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description='Explore linear attention in a local web page')
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
+    add_model_arguments(parser)
     parser.add_argument('--port', type=int, help='port of the page (default: a free one)')
-    parser.add_argument(
-        '--device', default=get_device(), help='cpu, cuda:1 … (default: a GPU if there is one)'
-    )
+    add_device_argument(parser)
     add_options_argument(parser)
     args = parser.parse_args()
     import gradio as gr  # after the arguments, so that -h works without it

@@ -28,7 +28,7 @@ from mmpola.apps.publish.detector_export import export_detector
 from mmpola.apps.publish.export import export, export_model
 from mmpola.apps.publish.flops import input_size
 from mmpola.checkpoint.write import check_destination
-from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
+from mmpola.engine.config import add_model_arguments, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, run_main
@@ -39,8 +39,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Export a model to ONNX and compare it with PyTorch', allow_abbrev=False
     )
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
+    add_model_arguments(parser)
     parser.add_argument('out', type=Path, metavar='OUT', help='file to write, .onnx')
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument(

@@ -27,12 +27,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.device import get_device
 from tqdm import tqdm
 
 from mmpola.apps.image_reader import load_image_config, loading_notes, open_reader
 from mmpola.apps.prediction.predictor import Predictor, result_files
-from mmpola.engine.config import CHECKPOINT_HELP, add_compile_argument, add_options_argument
+from mmpola.engine.config import (
+    add_compile_argument,
+    add_device_argument,
+    add_model_arguments,
+    add_options_argument,
+)
 from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
@@ -45,8 +49,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw what a model finds in images, and write it to files', allow_abbrev=False
     )
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
+    add_model_arguments(parser)
     parser.add_argument('images', nargs='+', help='image files and folders (searched recursively)')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results')
     parser.add_argument(
@@ -55,9 +58,7 @@ def parse_args() -> argparse.Namespace:
         default=0.3,
         help='score above which a detection is drawn (default: 0.3)',
     )
-    parser.add_argument(
-        '--device', default=get_device(), help='cpu, cuda:1 … (default: a GPU if there is one)'
-    )
+    add_device_argument(parser)
     parser.add_argument(
         '--overwrite', action='store_true', help='overwrite results of an earlier run'
     )

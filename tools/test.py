@@ -20,8 +20,8 @@ from mmpola.apps.data_checks import check_data, print_table
 from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
 from mmpola.classification.data_config import name_imagenet_classes, name_trained_classes
 from mmpola.engine.config import (
-    CHECKPOINT_HELP,
     add_compile_argument,
+    add_model_arguments,
     add_options_argument,
     draw_predictions,
     load_config,
@@ -37,8 +37,7 @@ from mmpola.messages import run_main
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint', allow_abbrev=False)
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
+    add_model_arguments(parser)
     parser.add_argument('--weights', choices=WEIGHTS, help=WEIGHTS_HELP)
     parser.add_argument(
         '--work-dir', help='folder for logs and metrics (default: work_dirs/CONFIG_NAME)'

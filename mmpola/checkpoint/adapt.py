@@ -24,7 +24,7 @@ def drop_other_head(model: nn.Module, weights: dict[str, Tensor]) -> str:
     """Drop the head of a file if it is for another number of classes than a model's.
 
     Args:
-        model: a classifier; of any other model nothing is dropped.
+        model: a classifier; any other model has no head, and keeps everything.
         weights: by the model's names; changed in place.
 
     Returns:

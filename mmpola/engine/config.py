@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config, DictAction
+from mmengine.device import get_device
 from mmengine.runner import FlexibleRunner, Runner
 
 from mmpola.commands import missing_config
@@ -32,10 +33,6 @@ READ_BY_MMENGINE = {
 }
 """First words of the keys that MMEngine's runners read, as arguments or in the config."""
 
-CHECKPOINT_HELP = (
-    'weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see docs/weights.md'
-)
-
 
 class OptionsAction(DictAction):
     """MMEngine's `DictAction`, which reports what it cannot read in one line."""
@@ -48,6 +45,23 @@ class OptionsAction(DictAction):
             super().__call__(parser, namespace, values, option_string)
         except (AssertionError, RecursionError, ValueError):
             parser.error(f'{option_string}: expected KEY=VALUE, got {" ".join(values)}')
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add CONFIG and CHECKPOINT, for a script that runs a trained model."""
+    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        'checkpoint',
+        help='weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see '
+        'docs/weights.md',
+    )
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --device, by default a GPU if there is one."""
+    parser.add_argument(
+        '--device', default=get_device(), help='cpu, cuda:1 … (default: a GPU if there is one)'
+    )
 
 
 def add_options_argument(parser: argparse.ArgumentParser) -> None:
