@@ -187,9 +187,11 @@ def config_tables(models: list[Model], counts: dict[str, Counts]) -> str:
 def config_table(models: list[Model], counts: dict[str, Counts]) -> str:
     """Return the table of a data set: first the configs for which the paper prints a result.
 
-    An input size that all share stands in the heading, and a column without entries is left out.
+    An input size that all share stands in the heading; what else all share is left out, and so is a
+    column without entries.
     """
     sizes = {counts[model.name].size for model in models}
+    names = {model.model for model in models}
     metric = max((model.metric for model in models), key=len)  # 'box AP' is 'box AP / mask AP' too
     macs = 'MACs (G)'
     if len(sizes) == 1:
@@ -207,8 +209,10 @@ def config_table(models: list[Model], counts: dict[str, Counts]) -> str:
     for model in sorted(models, key=lambda model: model.printed == '-'):
         counted = counts[model.name]
         link = f'[{model.name}](../configs/{model.name}.py)'
-        title = f'{link}<br>{model.model}, {model.backbone}, {model.schedule}'
-        row = [title, counted.parameters, counted.macs]
+        title = f'{model.backbone}, {model.schedule}'
+        if len(names) > 1 or len(models) == 1:
+            title = f'{model.model}, {title}'
+        row = [f'{link}<br>{title}', counted.parameters, counted.macs]
         if len(sizes) > 1:
             row.append(counted.size)
         if has_paper:
