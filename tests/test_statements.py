@@ -8,7 +8,7 @@ import pytest
 
 from mmpola.zoo import NAMED
 from tests.helpers import ROOT
-from tools.dev.model_table import read_docstring
+from tools.dev.config_rows import read_docstring
 
 COUNT_WORDS = {2: 'two', 3: 'three', 4: 'four', 5: 'five', 6: 'six', 7: 'seven'}
 TASKS = ('text', 'listops', 'retrieval', 'pathfinder', 'image')

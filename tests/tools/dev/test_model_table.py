@@ -1,5 +1,8 @@
 """The tables of models: configs and pages agree, and the counts are right."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,3 +174,10 @@ def test_check_changes_nothing(root, monkeypatch, capsys):
     with pytest.raises(UsageError, match=r'out of date: docs/configs\.md; run python'):
         model_table.main()
     assert page.read_text() == before
+
+
+def test_it_runs_as_a_script(root):
+    """Where only the package is importable, as after the installation."""
+    variables = {key: value for key, value in os.environ.items() if key != 'PYTHONPATH'}
+    command = [sys.executable, 'tools/dev/model_table.py', '--help']
+    subprocess.run(command, cwd=root, env=variables, capture_output=True, check=True)

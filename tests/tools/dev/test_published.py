@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmpola.apps.publish.flops import count_model
 from mmpola.engine.validate import build_model
 from tools.dev import published
-from tools.dev.model_table import ROOT, read_docstring
+from tools.dev.config_rows import ROOT, read_docstring
 
 ROWS = {(row['model'], row['source']): row for row in published.published()}
 OURS = [row for row in ROWS.values() if published.is_ours(row)]
