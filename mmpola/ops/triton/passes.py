@@ -103,17 +103,15 @@ class Plan:
 
     kernel: Any
     grid: tuple[int, int]  # (B * H, chunks) programs
-    tokens: int  # per chunk
-    constants: dict[str, Any]  # compile-time arguments of the kernel
-    options: dict[str, Any]  # of the compiler
+    names: tuple[str, ...]  # of the kernel's arguments other than the constants
+    constants: dict[str, Any]  # arguments that depend on the shape alone, and compiler options
 
     def launch(self, **arguments: Any) -> None:
         """Launch the kernel, if there are tokens, with those of the arguments that it takes."""
         if 0 in self.grid:
             return
-        named = {**arguments, **self.constants, 'tokens': self.tokens}
-        taken = {name: named[name] for name in self.kernel.arg_names}
-        self.kernel[self.grid](**taken, **self.options)
+        taken = {name: arguments[name] for name in self.names}
+        self.kernel[self.grid](**taken, **self.constants)
 
 
 @lru_cache(maxsize=4096)
@@ -145,15 +143,21 @@ def plan_pass(
     chunks = chunks_per_row(rows, launch.programs * processors_of(device), most)
     tokens_per_chunk = triton.cdiv(blocks, chunks) * launch.tokens
     grid = (rows, triton.cdiv(tokens, max(1, tokens_per_chunk)))
+    kernel = MAP_MODULES[kind].KERNELS[name]
     constants = {
+        'tokens': tokens_per_chunk,
         'D': dim,
         'BN': launch.tokens,
         'BD': block,
-        'BC': block_of(dim // 2),  # channels of one value stream
         'PRECISION': precision,
+        'num_warps': launch.warps,
+        'num_stages': launch.stages,
+        **FUSION_OPTIONS,
     }
-    options = {'num_warps': launch.warps, 'num_stages': launch.stages, **FUSION_OPTIONS}
-    return Plan(MAP_MODULES[kind].KERNELS[name], grid, tokens_per_chunk, constants, options)
+    if 'BC' in kernel.arg_names:
+        constants['BC'] = block_of(dim // 2)  # channels of one value stream
+    names = tuple(argument for argument in kernel.arg_names if argument not in constants)
+    return Plan(kernel, grid, names, constants)
 
 
 def chunks_per_row(rows: int, slots: int, most: int) -> int:
