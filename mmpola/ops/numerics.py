@@ -51,8 +51,8 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
 
 
 # The budget is 1.3 to 2.5 times the largest excess that was measured on 9 shapes in Triton's
-# interpreter, with tf32 products cut and bfloat16 results rounded as on the hardware
-# (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1):
+# interpreter, with tf32 products cut and bfloat16 results rounded as on the hardware (as in
+# tests/ops/test_triton_values.py):
 #
 #                      o        gradient of q   of k and v   of a scale
 #     float16          2.3e-4   6.5e-4          4.2e-4       2.2e-3
