@@ -44,7 +44,7 @@ FAMILIES = {
 """Lines of the plot: how the names of their models begin, colour, marker, line."""
 
 GREY = '#555555'
-SIDES = {'RAVLT-T': (-24, 4), 'MLLA-T': (24, -4), 'VMamba-T': (30, -11)}
+SIDES = {'RAVLT-T': (-12, 8), 'MLLA-T': (24, -4), 'VMamba-T': (30, -11)}
 """Offset of a name from its point, in points of 1/72 inch, where it would hide another one."""
 
 DRAWN_FROM = 'Description'
