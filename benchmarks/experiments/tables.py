@@ -68,21 +68,19 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
         if len(own) == len(SEEDS):
             results[name] = [record['test'][metric] for record in own]
     ordered = sorted(results, key=lambda name: -mean(results[name]))
+    if len(ordered) < 2:
+        return 'Nothing can be compared before two variants have all three seeds.'
+    pairs = list(combinations(ordered, 2))
     apart = []
-    alike = []
-    for better, worse in combinations(ordered, 2):
+    for better, worse in pairs:
         if min(results[better]) > max(results[worse]):
             apart.append(f'{better} above {worse}')
-        else:
-            alike.append(f'{better} and {worse}')
-    sentences = []
-    if apart:
-        sentences.append(f'Told apart by {metric}: {"; ".join(apart)}.')
-    if alike:
-        sentences.append(f'Cannot be told apart: {"; ".join(alike)}.')
-    if not sentences:
-        sentences.append('Nothing can be compared before two variants have all three seeds.')
-    return ' '.join(sentences)
+    if not apart:
+        return f'No two of these can be told apart by {metric}: {"; ".join(ordered)}.'
+    text = f'Told apart by {metric}: {"; ".join(apart)}.'
+    if len(apart) < len(pairs):
+        text += ' No other two of the variants with all three seeds can be told apart.'
+    return text
 
 
 def account(experiment: Experiment, records: dict[str, Record]) -> str:
