@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
+from torch.torch_version import TorchVersion
 
 from mmpola import backbones
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
@@ -346,6 +347,10 @@ def test_bfloat16_autocast_changes_little(name):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < '2.11',
+    reason='torch 2.6 crashes with fake CUDA tensors under autocast without a GPU',
+)
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 @EVERY_SMALL
 def test_autocast_of_a_gpu_gives_maps(name, dtype, monkeypatch):
