@@ -67,4 +67,5 @@ def test_every_file_names_the_same_version_of_mmpola(root):
     version = mmpola.__version__
     assert f'\nversion: {version}\n' in (root / 'CITATION.cff').read_text()
     assert f'\n## {version} ' in (root / 'CHANGELOG.md').read_text()
-    assert f'This is version {version},' in (root / 'docs' / 'index.md').read_text()
+    for page in ('README.md', 'docs/index.md'):
+        assert f'**Latest: {version}' in (root / page).read_text()

@@ -188,8 +188,8 @@ def test_the_page_on_timm_runs(root, tmp_path, monkeypatch):
 def test_the_page_on_export_runs(root, tmp_path, monkeypatch):
     monkeypatch.setitem(pola_deit.ARCHS['tiny'], 'depth', 1)
     monkeypatch.chdir(tmp_path)
-    # The first block needs a detector: tests/apps/publish/test_detector.py runs it.
-    _, export_block = code_blocks(root / 'docs' / 'export.md')
+    # The other blocks need a detector: tests/apps/publish/test_detector.py runs them.
+    *_, export_block = code_blocks(root / 'docs' / 'export.md')
     names = {}
     exec(export_block, names)
     assert names['computed'].shape == (1, 10)
