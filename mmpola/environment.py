@@ -19,7 +19,6 @@ from mmpola.extras import install_command, versions_of
 
 INSTALL = install_command()
 INSTALL_OPENMMLAB = install_command('openmmlab')
-MMCV_LITE = f'mmcv-lite{versions_of("mmcv-lite")}'
 
 
 class Package(NamedTuple):
@@ -115,12 +114,17 @@ def _state(package: Package, remedy: str, needed: bool) -> Finding:
     return Finding(what, found)
 
 
+def _install_mmcv_lite() -> str:
+    """Return the command that installs the tested mmcv-lite."""
+    return f'pip install mmcv-lite{versions_of("mmcv-lite")}'
+
+
 def mmcv_problem() -> Finding | None:
     """Return what is wrong with mmcv's operators, although it imports; None if nothing is."""
     installed = _installed(MMCV.distributions)
     if len(installed) > 1:
         found = f'{" and ".join(installed)} are the same module and overwrite each other'
-        remedy = f'pip uninstall {" ".join(installed)}; pip install {MMCV_LITE}'
+        remedy = f'pip uninstall {" ".join(installed)}; {_install_mmcv_lite()}'
         return Finding('mmcv', found, remedy, broken=True)
     try:
         import torch
@@ -132,7 +136,7 @@ def mmcv_problem() -> Finding | None:
         return None
     if get_compiling_cuda_version() == 'not available':
         found = 'compiled for a CPU only, but torch finds a GPU'
-        remedy = f'pip uninstall mmcv; pip install {MMCV_LITE}'
+        remedy = f'pip uninstall mmcv; {_install_mmcv_lite()}'
         return Finding('mmcv', found, remedy, broken=True)
     return None
 

@@ -13,15 +13,11 @@ from typing import Any
 
 from mmengine import registry as mmengine_registry
 
-from mmpola import PUBLIC_NAMES
-
-BACKBONES = {
-    name: module for name, module in PUBLIC_NAMES.items() if module.startswith('mmpola.backbones.')
-}
+from mmpola import PUBLIC_NAMES, backbones
 
 REGISTERED_NAMES: dict[str, dict[str, str]] = {
     'MODELS': {
-        **BACKBONES,
+        **{name: PUBLIC_NAMES[name] for name in dir(backbones)},
         'ClassificationPreprocessor': 'mmpola.classification.preprocessor',
         'ImageClassifier': 'mmpola.classification.image_classifier',
         'SequenceClassifier': 'mmpola.lra.classifier',

@@ -1,9 +1,11 @@
 """The files that GitHub and pre-commit read agree with those that the project itself reads."""
 
-from importlib.metadata import metadata, requires
+from importlib.metadata import metadata
 
 import pytest
 import yaml
+
+from mmpola.extras import versions_of
 
 
 def pinned(path):
@@ -27,9 +29,7 @@ def test_the_oldest_versions_that_are_promised_are_tested(root, package):
         for job in workflow['jobs']['checks']['strategy']['matrix']['include']
         if job['job'] == 'oldest'
     ]
-    bounds = [line for line in requires('mmpola') if line.startswith(f'{package}>=')]
-    bound = bounds[0]  # after it come those of the extras
-    minimum = bound.split('>=')[1]
+    minimum = versions_of(package).removeprefix('>=')
     (installed,) = [word for word in oldest['versions'].split() if word.startswith(f'{package}==')]
     assert f'{installed}.'.startswith(f'{package}=={minimum}.')
     assert metadata('mmpola')['Requires-Python'] == f'>={oldest["python"]}'

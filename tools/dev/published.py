@@ -100,7 +100,6 @@ def accuracy_rows(configs: str, docs: str) -> Iterable[list[str]]:
             section = 'polaformer-five-models-that-download-themselves'
             if row['source'] == POLAFORMER_PP:
                 section = 'polaformer-by-hand'
-                boxes = f'[not published]({configs}mask_rcnn_{name}_1x.py)'
             weights = f'[ImageNet]({docs}weights.md#{section})'
         yield [model, top1, boxes, cost(row), weights, links(row['source'])]
 

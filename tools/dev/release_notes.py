@@ -51,7 +51,7 @@ def release_notes(root: Path, version: str, draft: bool = False) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description='Print the release notes of a version')
     parser.add_argument('version')
     parser.add_argument('--draft', action='store_true', help="'not yet released' is allowed")
     args = parser.parse_args()

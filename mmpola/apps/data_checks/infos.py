@@ -33,6 +33,7 @@ def check_infos(dataset: Any, report: DatasetReport) -> None:
     """
     with_mask = any(getattr(step, 'with_mask', False) for step in steps_of(dataset))
     is_local = getattr(dataset, 'backend_args', None) is None and hasattr(dataset, 'data_prefix')
+    is_trained = 'train' in report.splits
     boxes = leaving = 0
     wrong_boxes = []
     empty_boxes = []
@@ -57,8 +58,8 @@ def check_infos(dataset: Any, report: DatasetReport) -> None:
                 left, top, right, bottom = box
                 beyond = max(-left, -top, right - width, bottom - height)
                 leaving += beyond > ROUNDING
-                is_trained = 'train' in report.splits and not instance.get('ignore_flag')
-                if is_trained and (right <= left or bottom <= top):
+                is_empty = right <= left or bottom <= top
+                if is_trained and is_empty and not instance.get('ignore_flag'):
                     empty_boxes.append(f'{name} ({listed(box)})')
             is_panoptic = 'segments_info' in info  # its masks are in another file
             if with_mask and not is_panoptic and not instance.get('ignore_flag'):
