@@ -39,11 +39,12 @@ class PreemptionHook(Hook):
     Args:
         signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before
             the time limit; a terminal that closes sends SIGHUP. Signals that are ignored already,
-            as by nohup, stay ignored.
+            as by nohup, stay ignored. Those that Windows does not have are left out there.
         interval: number of optimizer steps between two checks whether a process got a signal. It
             applies to several processes: a check synchronises their GPUs.
 
     Raises:
+        KeyError: there is no signal of a name.
         UsageError: the training loop cannot resume within an epoch.
     """
 
@@ -54,6 +55,8 @@ class PreemptionHook(Hook):
         signals: tuple[str, ...] = ('SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGHUP'),
         interval: int = 10,
     ) -> None:
+        if sys.platform == 'win32':
+            signals = tuple(name for name in signals if name in signal.Signals.__members__)
         self.signals = [signal.Signals[name] for name in signals]
         self.interval = interval
         self.received: signal.Signals | None = None
@@ -71,7 +74,8 @@ class PreemptionHook(Hook):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self.replaced[number] = signal.signal(number, self._receive)
         self.process = os.getpid()
-        _let_forks_be_ended()
+        if sys.platform != 'win32':
+            _let_forks_be_ended()
         self.training.value = 1
         # This runs before multiprocessing terminates the workers by SIGTERM, also after an error.
         atexit.register(self._restore_handlers)

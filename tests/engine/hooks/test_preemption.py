@@ -2,11 +2,13 @@
 
 import multiprocessing
 import signal
+import sys
 import time
 
 import pytest
 from mmengine.hooks import Hook
 
+from mmpola.engine.hooks.preemption import PreemptionHook
 from tests.helpers.training import Signal, assert_refused_at_the_start, run, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
@@ -21,6 +23,13 @@ def test_another_loop_is_refused_before_the_first_step(colours, tmp_path):
 
 
 @pytest.mark.slow
+def test_windows_has_fewer_signals(monkeypatch):
+    with pytest.raises(KeyError, match='SIGNONE'):
+        PreemptionHook(('SIGINT', 'SIGNONE'))
+    monkeypatch.setattr(sys, 'platform', 'win32')
+    assert PreemptionHook(('SIGINT', 'SIGNONE')).signals == [signal.SIGINT]
+
+
 def test_a_terminal_that_closes_is_a_signal_too_unless_it_is_ignored(colours, tmp_path):
     with pytest.raises(SystemExit) as raised:
         run(small_config(colours, tmp_path), Signal(step=2, number=signal.SIGHUP))
