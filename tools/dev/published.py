@@ -97,10 +97,9 @@ def accuracy_rows(configs: str, docs: str) -> Iterable[list[str]]:
             model = f'**{model}**'
             top1 = f'[{top1}]({configs}imagenet_{name}.py)'
             boxes = f'[{boxes}]({configs}mask_rcnn_{name}_1x.py)'
-            section = 'polaformer-five-models-that-download-themselves'
+            weights = f'[ImageNet]({docs}weights.md#polaformer-five-models-that-download-themselves)'
             if row['source'] == POLAFORMER_PP:
-                section = 'polaformer-by-hand'
-            weights = f'[ImageNet]({docs}weights.md#{section})'
+                weights = f'[ImageNet, by hand]({docs}weights.md#polaformer-by-hand)'
         yield [model, top1, boxes, cost(row), weights, links(row['source'])]
 
 
