@@ -41,12 +41,17 @@ def analyze_networks(runs: Path, images: int = IMAGES) -> list[dict[str, Any]]:
     """Analyze all networks that have finished and write RESULTS/networks.json.
 
     Args:
-        runs: folder of all runs.
+        runs: folder of all runs. Variants without a finished run in it keep their rows, so that
+            runs of several machines add up.
         images: how many images of the test split each network reads.
 
     Returns:
         A row for each variant and layer, the mean over seeds and images.
     """
+    path = RESULTS / 'networks.json'
+    earlier = []
+    if path.exists():
+        earlier = json.loads(path.read_text())
     rows = []
     for variant in NETWORKS:
         found = []
@@ -56,9 +61,11 @@ def analyze_networks(runs: Path, images: int = IMAGES) -> list[dict[str, Any]]:
                 found.extend(analyze_network(run, runs / run.name, images))
         if found:
             rows.extend(mean_rows(variant, found, images))
-    RESULTS.mkdir(parents=True, exist_ok=True)
+        else:
+            rows.extend(row for row in earlier if row['variant'] == variant)
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = ',\n'.join(f' {json.dumps(row)}' for row in rows)
-    (RESULTS / 'networks.json').write_text(f'[\n{lines}\n]\n')
+    path.write_text(f'[\n{lines}\n]\n')
     return rows
 
 

@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from benchmarks.experiments import __main__ as command
-from benchmarks.experiments import report, resume_check, running, tables
+from benchmarks.experiments import networks, report, resume_check, running, tables
 from benchmarks.experiments.networks import layer_numbers, mean_rows
 from benchmarks.experiments.plan import EXPERIMENTS, FOLDER, Experiment, Metric, Run, runs_of
 from benchmarks.experiments.results import RESULTS, collect, load, save
@@ -266,6 +266,14 @@ def test_the_step_of_the_resumed_checkpoint_is_read_from_the_log(tmp_path):
     log = '--resume: /a: no checkpoint yet\n--resume: /a/iter_150.pth, after 150 steps\nmore\n'
     (tmp_path / 'output.log').write_text(log)
     assert resume_check.resumed_from(tmp_path) == 150
+
+
+def test_networks_of_another_machine_keep_their_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(networks, 'RESULTS', tmp_path)
+    rows = [{'variant': 'segment_pola_pvt', 'softmax': 0.9}]
+    (tmp_path / 'networks.json').write_text(json.dumps(rows))
+    assert networks.analyze_networks(tmp_path / 'no_runs') == rows
+    assert json.loads((tmp_path / 'networks.json').read_text()) == rows
 
 
 def test_numbers_of_trained_networks():

@@ -97,9 +97,12 @@ def accuracy_rows(configs: str, docs: str) -> Iterable[list[str]]:
             model = f'**{model}**'
             top1 = f'[{top1}]({configs}imagenet_{name}.py)'
             boxes = f'[{boxes}]({configs}mask_rcnn_{name}_1x.py)'
-            weights = f'[ImageNet]({docs}weights.md#polaformer-five-models-that-download-themselves)'
+            text = 'ImageNet'
+            section = 'polaformer-five-models-that-download-themselves'
             if row['source'] == POLAFORMER_PP:
-                weights = f'[ImageNet, by hand]({docs}weights.md#polaformer-by-hand)'
+                text = 'ImageNet, by hand'
+                section = 'polaformer-by-hand'
+            weights = f'[{text}]({docs}weights.md#{section})'
         yield [model, top1, boxes, cost(row), weights, links(row['source'])]
 
 
