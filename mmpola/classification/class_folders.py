@@ -111,8 +111,8 @@ def class_names(source: str | Sequence[str]) -> list[str]:
     """Return the names of the classes that `source` defines, in the order of their labels.
 
     Args:
-        source: a .txt file with a name per line, a folder of class folders, which are taken in
-            natural order, `IMAGENET`, or the names themselves.
+        source: a .txt file (UTF-8) with a name per line, a folder of class folders, which are taken
+            in natural order, `IMAGENET`, or the names themselves.
     """
     if not isinstance(source, str):
         return list(source)
@@ -120,7 +120,8 @@ def class_names(source: str | Sequence[str]) -> list[str]:
         names: list[str] = ImageNetInfo(IMAGENET).label_names()
         return names
     if source.endswith('.txt'):
-        return [line.strip() for line in Path(source).read_text().splitlines() if line.strip()]
+        lines = Path(source).read_text(encoding='utf-8').splitlines()
+        return [line.strip() for line in lines if line.strip()]
     folders = []
     for entry in os.scandir(source):
         if entry.is_dir() and not entry.name.startswith('.'):
