@@ -57,29 +57,27 @@ def check_data(
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     reports = different_datasets(cfg, splits)
     missing: list[str] = []
-    problems: list[str] = []
     is_first = place(cfg.get('launcher', 'none')).local_rank == 0
     for report in reports:
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints that it reads
             absent = check_dataset(cfg, report, whole, is_first)
         missing += [f'{report.loader}: {path}: not found' for path in absent]
-        problems += report.problems
     for split in splits:
         for key, node in evaluators(cfg, split):
             truth = node.get('ann_file')
             if truth and not Path(truth).exists():
                 missing.append(f'{key}.ann_file: {truth}: not found')
+    if is_first and not missing:
+        check_together(cfg, splits, reports, whole)
+    problems = list(dict.fromkeys(line for report in reports for line in report.problems))
     if missing:
         headline = f'the data is not complete (looked from {Path.cwd()})'
         advice = 'data in another folder: correct its path, or link it (ln -s /path/to/it data/)'
         raise UsageError('\n  '.join([headline, *missing, *problems, advice]))
-    if is_first:
-        problems += check_together(cfg, splits, reports, whole)
-    lines = list(dict.fromkeys(problems))
-    if len(lines) == 1:
-        raise UsageError(f'the data is not valid: {lines[0]}')
-    if lines:
-        raise UsageError('\n  '.join(['the data is not valid', *lines]))
+    if len(problems) == 1:
+        raise UsageError(f'the data is not valid: {problems[0]}')
+    if problems:
+        raise UsageError('\n  '.join(['the data is not valid', *problems]))
     return reports
 
 
@@ -189,10 +187,7 @@ def check_content(cfg: Config, dataset: Any, report: DatasetReport, whole: bool)
     if report.raw is not None:
         check_file(dataset, report)
     check_files(dataset, report)
-    if report.images == 0:
-        check_labels(dataset, report)
-        return
-    if hasattr(dataset, 'get_data_info'):
+    if report.images > 0 and hasattr(dataset, 'get_data_info'):
         check_infos(dataset, report)
     check_labels(dataset, report)
     if report.problems:
@@ -223,49 +218,38 @@ def check_content(cfg: Config, dataset: Any, report: DatasetReport, whole: bool)
 
 def check_together(
     cfg: Config, splits: Sequence[str], reports: list[DatasetReport], whole: bool
-) -> list[str]:
-    """Check the data sets against each other, the model and the evaluators; return the problems."""
-    problems = []
+) -> None:
+    """Check the data sets against each other, the model and the evaluators."""
     predicted = predicted_classes(cfg.get('model'))
     known = [report for report in reports if report.classes]
     for report in known:
         # In panoptic data, heads of instances predict only the things among the classes.
         heads = [(key, count) for key, count in predicted if count != report.things]
         if not report.config.get('return_classes'):  # to models that read the names as a text
-            problems += class_count_problems(heads, report.classes, report.loader)
-        problems += class_order_problems(known[0], report)
-    if problems or any(report.problems for report in reports):
-        return problems
+            report.problems += class_count_problems(heads, report.classes, report.loader)
+        first = known[0]
+        where = f'{report.loader}.dataset'
+        problem = class_list_problem(first.classes, first.loader, report.classes, where)
+        if problem is not None:
+            report.problems.append(problem)
+    if any(report.problems for report in reports):
+        return
     for split in splits:
         of_split = [report for report in reports if split in report.splits]
-        wrong, warnings = check_evaluators(cfg, split, of_split)
-        problems += wrong
-        for line in warnings:
-            if not any(line in report.warnings for report in reports):
-                of_split[0].warnings.append(line)
-    if whole and not problems:
-        problems += check_outer_pipelines(cfg, splits)
-    return problems
+        if of_split:
+            check_evaluators(cfg, split, of_split)
+            if whole:
+                check_outer_pipeline(cfg, split, of_split[0])
 
 
-def class_order_problems(first: DatasetReport, other: DatasetReport) -> list[str]:
-    """Describe how the classes of two data sets differ, in names or order."""
-    where = f'{other.loader}.dataset'
-    problem = class_list_problem(first.classes, first.loader, other.classes, where)
-    return [problem] if problem else []
-
-
-def check_outer_pipelines(cfg: Config, splits: Sequence[str]) -> list[str]:
+def check_outer_pipeline(cfg: Config, split: str, report: DatasetReport) -> None:
     """Run one sample through the pipelines of wrappers, such as that of MultiImageMixDataset."""
-    problems = []
-    for split in splits:
-        dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}
-        wrappers = [node for _, node in nodes(dataset, '') if {'dataset', 'datasets'} & set(node)]
-        try:
-            if any('pipeline' in wrapper for wrapper in wrappers):
-                with contextlib.redirect_stdout(io.StringIO()):
-                    DATASETS.build(dict(dataset))[0]
-        except Exception as error:  # transforms raise exceptions of any type
-            reason = f'its first sample fails: {first_line(error)}'
-            problems.append(f'{split}_dataloader.dataset: {reason}')
-    return problems
+    dataset = cfg[f'{split}_dataloader'].dataset
+    wrappers = [node for _, node in nodes(dataset, '') if {'dataset', 'datasets'} & set(node)]
+    try:
+        if any('pipeline' in wrapper for wrapper in wrappers):
+            with contextlib.redirect_stdout(io.StringIO()):
+                DATASETS.build(dict(dataset))[0]
+    except Exception as error:  # transforms raise exceptions of any type
+        reason = f'its first sample fails: {first_line(error)}'
+        report.problems.append(f'{split}_dataloader.dataset: {reason}')

@@ -18,22 +18,16 @@ def evaluators(cfg: Config, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from nodes(cfg.get(f'{split}_evaluator'), f'{split}_evaluator')
 
 
-def check_evaluators(
-    cfg: Config, split: str, reports: list[DatasetReport]
-) -> tuple[list[str], list[str]]:
+def check_evaluators(cfg: Config, split: str, reports: list[DatasetReport]) -> None:
     """Compare the evaluator of a split with the split's data sets.
 
     Args:
         cfg: the config.
         split: 'val' or 'test'.
-        reports: of the data sets of this split, which have been read.
-
-    Returns:
-        (problems, warnings).
+        reports: of the data sets of this split, which have been read; filled in.
     """
-    problems: list[str] = []
-    warnings: list[str] = []
     files = {path.resolve(): report for report in reports for path in report.paths}
+    warnings = reports[0].warnings
     for key, evaluator in evaluators(cfg, split):
         truth = evaluator.get('ann_file')
         report = files.get(Path(truth or '').resolve())
@@ -44,13 +38,13 @@ def check_evaluators(
                 f'{truth}: predictions are compared with other images'
             )
         elif truth and report is not None and report.raw is not None:
-            problems += lacking_fields(report.raw, truth, evaluator)
-            if 0 in report.raw.anns:  # pycocotools takes it for no match
-                warnings.append(
-                    f'{truth}: an annotation has the id 0 and counts as never found; number them '
-                    'from 1'
-                )
-            warnings += missed_images(report.raw, key, reports)
+            report.problems += lacking_fields(report.raw, truth, evaluator)
+            line = (
+                f'{truth}: an annotation has the id 0 and counts as never found; number them from 1'
+            )
+            if 0 in report.raw.anns and line not in report.warnings:  # taken for no match
+                report.warnings.append(line)
+            report.warnings += missed_images(report.raw, key, reports)
         ignored = evaluator.get('ignore_index', 255)
         head = head_ignore_index(cfg)
         is_iou = str(evaluator.get('type')).endswith('IoUMetric')
@@ -59,7 +53,6 @@ def check_evaluators(
                 f'{key}.ignore_index: expected {head} as in model.decode_head, got {ignored}: '
                 'pixels without a label count as wrong'
             )
-    return problems, warnings
 
 
 def lacking_fields(coco: Any, path: str, evaluator: dict[str, Any]) -> list[str]:
