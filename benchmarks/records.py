@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,14 @@ def commit() -> str:
     except FileNotFoundError:
         return 'unknown'
     return described.stdout.strip() or 'unknown'
+
+
+def processor() -> str:
+    """Return the name of the CPU as Linux gives it."""
+    for line in Path('/proc/cpuinfo').read_text().splitlines():
+        if line.startswith('model name'):
+            return line.partition(': ')[2]
+    return platform.machine()
 
 
 def results_folder(machine: str) -> Path:
@@ -44,14 +54,15 @@ def replace_block(text: str, key: str, block: str) -> str:
 def table(rows: list[Row]) -> str:
     """Return a Markdown table of the first row's columns, except those of dicts."""
     columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
-    lines = [_line(columns), _line(['---'] * len(columns))]
-    for row in rows:
-        lines.append(_line([_cell(row.get(name, '')) for name in columns]))
+    return markdown_table(columns, [[_cell(row.get(name, '')) for name in columns] for row in rows])
+
+
+def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = []
+    for cells in (heading, ['---'] * len(heading), *rows):
+        lines.append(f'| {" | ".join(str(cell) for cell in cells)} |')
     return '\n'.join(lines)
-
-
-def _line(cells: list[str]) -> str:
-    return f'| {" | ".join(cells)} |'
 
 
 def _cell(value: Any) -> str:

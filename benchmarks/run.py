@@ -13,7 +13,6 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 
@@ -21,7 +20,7 @@ from benchmarks.image_size import image_size
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones, layer, zoo
 from benchmarks.operators import attention
-from benchmarks.records import ROOT, Row, commit, results_folder, table
+from benchmarks.records import ROOT, Row, commit, processor, results_folder, table
 from benchmarks.sequences import sequences
 
 SUITES: dict[str, Callable[[str, int], Iterator[Row]]] = {
@@ -53,10 +52,10 @@ def main() -> int:
     repeats = args.repeats or (3 if is_cpu else 20)
     if is_cpu:
         machine = f'cpu-{torch.get_num_threads()}-threads'
-        processor = _processor()
+        name = processor()
     else:
         machine = torch.cuda.get_device_name()
-        processor = machine
+        name = machine
 
     torch.manual_seed(0)
     try:
@@ -69,7 +68,7 @@ def main() -> int:
         return 1
     record = {
         'machine': machine,
-        'processor': processor,
+        'processor': name,
         'commit': commit(),
         'torch': torch.__version__,
         'python': platform.python_version(),
@@ -82,14 +81,6 @@ def main() -> int:
     print(table(rows))
     print(f'written to {path.relative_to(ROOT)}')
     return 0
-
-
-def _processor() -> str:
-    """Return the name of the CPU as Linux gives it."""
-    for line in Path('/proc/cpuinfo').read_text().splitlines():
-        if line.startswith('model name'):
-            return line.partition(': ')[2]
-    return platform.machine()
 
 
 if __name__ == '__main__':

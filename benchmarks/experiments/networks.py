@@ -13,8 +13,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
 from benchmarks.experiments.plan import SEEDS, Run
-from benchmarks.experiments.results import RESULTS, newest
-from benchmarks.experiments.running import is_finished
+from benchmarks.experiments.results import RESULTS
+from benchmarks.experiments.running import is_finished, newest
 from mmpola.apps import analysis
 from mmpola.apps.analysis.attention_weights import sample_tokens
 from mmpola.apps.image_reader import open_reader

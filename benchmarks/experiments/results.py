@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.experiments.plan import EXPERIMENTS, Experiment, Run
-from benchmarks.experiments.running import TESTED, read_journal
+from benchmarks.experiments.running import TESTED, newest, read_journal
 from benchmarks.records import ROOT
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'experiments'
@@ -59,11 +59,6 @@ def collect(run: Run, folder: Path) -> Record:
         'validation': curve,
         'loss': losses[:: math.ceil(len(losses) / LOSSES)],
     }
-
-
-def newest(folder: Path, pattern: str) -> Path:
-    """Return the file of this pattern that was written last."""
-    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:

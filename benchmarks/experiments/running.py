@@ -14,7 +14,8 @@ from typing import IO, Any
 import psutil
 
 from benchmarks.experiments.plan import Run
-from benchmarks.records import ROOT, commit
+from benchmarks.records import ROOT, commit, processor
+from mmpola.checkpoint.write import write_atomically
 
 JOURNAL = 'journal.json'
 """In a run's folder: one entry for each time that the run was started."""
@@ -76,11 +77,16 @@ def train_and_test(run: Run, folder: Path, options: list[str]) -> bool:
     if not is_trained(folder):
         return False
     # The validation split has chosen it; of several files, left by a move, it is the newest.
-    best = max(folder.glob('best_*.pth'), key=lambda path: path.stat().st_mtime)
+    best = newest(folder, 'best_*.pth')
     command = ['test.py', str(run.config), str(best), '--work-dir', str(folder / TESTED)]
     options = ['--cfg-options', f'randomness.seed={run.seed}', *options]
     call([*command, *options], folder)
     return is_finished(folder)
+
+
+def newest(folder: Path, pattern: str) -> Path:
+    """Return the file of this pattern that was written last."""
+    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
 
 
 def start(command: list[str], output: IO[bytes]) -> psutil.Popen:
@@ -139,20 +145,13 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
 
 def write_journal(folder: Path, entries: list[dict[str, Any]]) -> None:
     """Write the journal whole or not at all."""
-    partial = folder / f'{JOURNAL}.partial'
-    partial.write_text(json.dumps(entries, indent=1))
-    partial.replace(folder / JOURNAL)
+    write_atomically(folder / JOURNAL, json.dumps(entries, indent=1).encode())
 
 
 def machine() -> dict[str, str]:
     """Return processor and versions."""
-    processor = platform.machine()
-    for line in Path('/proc/cpuinfo').read_text().splitlines():
-        if line.startswith('model name'):
-            processor = line.partition(': ')[2]
-            break
     return {
-        'processor': processor,
+        'processor': processor(),
         'python': platform.python_version(),
         'torch': version('torch'),
         'mmdet': version('mmdet'),

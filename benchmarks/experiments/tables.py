@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.experiments.networks import KINDS, NETWORKS
 from benchmarks.experiments.plan import SEEDS, Experiment
 from benchmarks.experiments.results import Record
+from benchmarks.records import markdown_table
 
 NOT_RUN = 'not run yet'
 LINE = 128
@@ -42,7 +43,7 @@ def table(experiment: Experiment, records: dict[str, Record]) -> str:
     """Return the Markdown table of an experiment: one row per variant."""
     titles = [metric.title for metric in experiment.metrics]
     columns = ['', 'seeds', 'parameters', *titles, 'CPU minutes a run']
-    lines = [f'| {" | ".join(columns)} |', '| --- ' * len(columns) + '|']
+    rows = []
     for variant, name in experiment.variants.items():
         own = records_of(experiment, variant, records)
         cells = [name, f'{len(own)} of {len(SEEDS)}']
@@ -55,8 +56,8 @@ def table(experiment: Experiment, records: dict[str, Record]) -> str:
             cells.append(cell(values) if own or number == 0 else '')
         minutes = [record['cpu_minutes'] for record in own]
         cells.append(f'{mean(minutes):.1f}' if minutes else '')
-        lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join(lines)
+        rows.append(cells)
+    return markdown_table(columns, rows)
 
 
 def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
@@ -117,7 +118,7 @@ def networks_table(rows: list[dict[str, Any]]) -> str:
         'gate, tokens',
         'exponents',
     )
-    lines = [f'| {" | ".join(columns)} |', '| --- ' * len(columns) + '|']
+    lines = []
     for row in rows:
         stage, block = re.findall(r'\d+', row['layer'])
         name = f'{NETWORKS[row["variant"]]}, stage {int(stage) + 1}, block {int(block) + 1}'
@@ -126,8 +127,8 @@ def networks_table(rows: list[dict[str, Any]]) -> str:
         cells.append(f'{row["token_correlation"]:+.2f}')
         smallest, largest = row['exponents']
         cells.append(f'{smallest:.2f} to {largest:.2f}')
-        lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join([*lines, '', networks_summary(rows)])
+        lines.append(cells)
+    return f'{markdown_table(columns, lines)}\n\n{networks_summary(rows)}'
 
 
 def networks_summary(rows: list[dict[str, Any]]) -> str:

@@ -231,7 +231,10 @@ def test_figures_are_drawn_of_what_there_is(tmp_path):
     assert (tmp_path / 'figure.png').stat().st_size > 5000
 
 
-def test_a_page_without_markers_is_refused():
+def test_a_table_is_written_between_its_markers():
+    end = '<!-- end of e1 -->'
+    page = f'# Title\n\n<!-- e1: written by a script -->\n\nold\n\n{end}\n\nLast line.\n'
+    assert report.replace_block(page, 'e1', 'new') == page.replace('old', 'new')
     with pytest.raises(ValueError, match='e1: expected markers'):
         report.replace_block('no markers', 'e1', 'a table')
 
