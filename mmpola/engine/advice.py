@@ -25,36 +25,36 @@ def length_advice(cfg: Config) -> str | None:
     The line names the options that scale the schedule (beginnings, ends, periods and milestones),
     or says that the run is too short for that.
     """
-    for unit, by_epoch in (('epochs', True), ('iters', False)):
-        length = cfg.train_cfg.get(f'max_{unit}')
-        parts = {}
-        for key, part in _schedule_parts(cfg):
-            if part.get('by_epoch', True) == by_epoch:
-                parts[key] = part
-        end = max((part.get('end', INF) for part in parts.values()), default=length)
-        if not length or end in (length, INF):  # a part without an end lasts as long as the run
-            continue
-        problem = f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}'
-        if cfg.get('resume'):
-            return f'{problem}; a resumed run keeps the schedule of its checkpoint'
-        options = []
-        for key, part in parts.items():
-            scaled = _scaled(part, length / end)
-            if scaled.get('begin', 0) >= scaled['end']:
-                return (
-                    f'{problem}; too short for the same proportions, so learning rates are those '
-                    'of the first part of the schedule'
-                )
-            for name, value in scaled.items():
-                option = f'{key}.{name}={value}'.replace(' ', '')
-                if '[' in option:  # a pattern of file names to a shell
-                    option = f'"{option}"'
-                options.append(option)
-        return (
-            f'{problem}; to end it there too, in the same proportions: --cfg-options '
-            f'{" ".join(options)}'
-        )
-    return None
+    by_epoch = 'max_epochs' in cfg.train_cfg
+    unit = 'epochs' if by_epoch else 'iters'
+    length = cfg.train_cfg.get(f'max_{unit}')
+    parts = {}
+    for key, part in _schedule_parts(cfg):
+        if part.get('by_epoch', True) == by_epoch:
+            parts[key] = part
+    end = max((part.get('end', INF) for part in parts.values()), default=length)
+    if not length or end in (length, INF):  # a part without an end lasts as long as the run
+        return None
+    problem = f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}'
+    if cfg.get('resume'):
+        return f'{problem}; a resumed run keeps the schedule of its checkpoint'
+    options = []
+    for key, part in parts.items():
+        scaled = _scaled(part, length / end)
+        if scaled.get('begin', 0) >= scaled['end']:
+            return (
+                f'{problem}; too short for the same proportions, so learning rates are those '
+                'of the first part of the schedule'
+            )
+        for name, value in scaled.items():
+            option = f'{key}.{name}={value}'.replace(' ', '')
+            if '[' in option:  # a pattern of file names to a shell
+                option = f'"{option}"'
+            options.append(option)
+    return (
+        f'{problem}; to end it there too, in the same proportions: --cfg-options '
+        f'{" ".join(options)}'
+    )
 
 
 def _schedule_parts(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
