@@ -116,7 +116,7 @@ def normalisation(preprocessor: Any, dataset: Any) -> tuple[Tensor, Tensor] | No
 
 def reads_bgr(preprocessor: Any) -> bool:
     """Whether a model of OpenMMLab reads blue first, as mmcv loads images."""
-    for name in ('_channel_conversion', 'channel_conversion'):
+    for name in ('_channel_conversion', 'channel_conversion'):  # of mmdet and mmseg
         if hasattr(preprocessor, name):
             return not getattr(preprocessor, name)
     return False

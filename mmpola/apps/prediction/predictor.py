@@ -31,6 +31,7 @@ from mmpola.config_contents import (
     input_channels,
     predicted_classes,
 )
+from mmpola.engine.batch_picture import class_colours
 from mmpola.engine.training_checkpoint import TrainingCheckpoint
 from mmpola.messages import UsageError, listed
 from mmpola.read_image import ImageFile
@@ -184,10 +185,8 @@ def detector_meta(
         problem = class_list_problem(checkpoint.classes, checkpoint.path, named, where)
         if problem is not None:
             print(f'{problem}; predictions have the names of the checkpoint')
-    palette = checkpoint_meta.get('palette') or config_meta.get('palette') or []
-    if len(palette) != len(classes):
-        palette = np.random.default_rng(0).integers(0, 256, (len(classes), 3)).tolist()
-    return {'classes': classes, 'palette': [tuple(colour) for colour in palette]}
+    palette = checkpoint_meta.get('palette') or config_meta.get('palette')
+    return {'classes': classes, 'palette': class_colours(palette, len(classes))}
 
 
 def open_visualizer(cfg: Config, meta: dict[str, Any]) -> Any:

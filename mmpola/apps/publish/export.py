@@ -18,6 +18,7 @@ from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.write import write_atomically
 from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_contents import input_channels
+from mmpola.engine.batch_picture import reads_bgr
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, first_line
@@ -111,10 +112,7 @@ def normalisation(model: Any, cfg: Config) -> tuple[Tensor, Tensor, bool]:
     """Return mean and std of a model's pixels, and whether it reads BGR."""
     preprocessor = model.data_preprocessor
     if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's
-        # Their images are loaded as BGR; mmdet and mmseg name the conversion differently.
-        to_rgb = getattr(preprocessor, '_channel_conversion', False)
-        reverse = not (to_rgb or getattr(preprocessor, 'channel_conversion', False))
-        reverse = reverse and input_channels(cfg.model) == 3
+        reverse = reads_bgr(preprocessor) and input_channels(cfg.model) == 3
         return preprocessor.mean, preprocessor.std, reverse
     transform = evaluation_transform(cfg)
     mean = 255 * torch.tensor(transform.get('mean', IMAGENET_DEFAULT_MEAN))
