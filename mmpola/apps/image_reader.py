@@ -304,7 +304,9 @@ class DataInfos:
             if number == 0:
                 self._common = info
             for key in list(self._common):
-                if key not in info or not is_equal(info[key], self._common[key]):
+                # Pickled, as there may be arrays inside, whose == has many answers.
+                common = pickle.dumps(self._common[key])
+                if key not in info or pickle.dumps(info[key]) != common:
                     del self._common[key]
 
     def of(self, path: Path) -> dict[str, Any]:
@@ -314,11 +316,6 @@ class DataInfos:
             found: dict[str, Any] = self._dataset.get_data_info(number)
             return found
         return {**copy.deepcopy(self._common), 'img_path': str(path), 'img_id': 0}
-
-
-def is_equal(first: Any, second: Any) -> bool:
-    """Whether two values of any types, perhaps with arrays inside, are equal."""
-    return pickle.dumps(first) == pickle.dumps(second)
 
 
 def loading_notes(
