@@ -52,8 +52,12 @@ def replace_block(text: str, key: str, block: str) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Return a Markdown table of the first row's columns, except those of dicts."""
-    columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
+    """Return a Markdown table of the columns of all rows, except those of dicts."""
+    columns: list[str] = []
+    for row in rows:
+        for name, value in row.items():
+            if not isinstance(value, dict) and name not in columns:
+                columns.append(name)
     return markdown_table(columns, [[_cell(row.get(name, '')) for name in columns] for row in rows])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +20,7 @@ from torch.optim import AdamW
 from tqdm import tqdm
 
 from benchmarks.measure import ParityError, measured, ratio
-from benchmarks.records import Row
-
-CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
+from benchmarks.records import ROOT, Row
 
 CONFIG_OF_VARIANT = {
     'pola': 'pola_a3',  # every alpha has the same cost
@@ -101,7 +98,7 @@ def check_shapes(task: str, models: dict[str, Any], data: dict[str, Any]) -> Non
 
 def _model(task: str, variant: str) -> Any:
     """Build the model of a task's config."""
-    cfg = Config.fromfile(CONFIGS / f'lra_{task}_{CONFIG_OF_VARIANT[variant]}.py')
+    cfg = Config.fromfile(ROOT / 'configs' / f'lra_{task}_{CONFIG_OF_VARIANT[variant]}.py')
     init_default_scope(cfg.default_scope)
     return MODELS.build(cfg.model)
 

@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from benchmarks.records import ROOT, Row, commit, results_folder, table
+from benchmarks.records import ROOT, commit, results_folder, table
 
 PARTS = ('checks', 'operator', 'networks')
 
@@ -104,16 +104,8 @@ def report(record: dict[str, Any]) -> str:
     text.append(NOTES)
     for part in PARTS:
         if part in record:
-            text.append(f'## {part.capitalize()}\n\n{table(with_all_columns(record[part]))}')
+            text.append(f'## {part.capitalize()}\n\n{table(record[part])}')
     return '\n\n'.join(text) + '\n'
-
-
-def with_all_columns(rows: list[Row]) -> list[Row]:
-    """Return the rows, each with the columns of all; what a row lacks is empty."""
-    columns: Row = {}
-    for row in rows:
-        columns |= dict.fromkeys((name for name in row if not isinstance(row[name], dict)), '')
-    return [{name: row.get(name, '') for name in columns} for row in rows]
 
 
 if __name__ == '__main__':

@@ -110,14 +110,10 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = dict(
-    batch_size=1,
-    num_workers=0,
-    sampler=dict(type='DefaultSampler', shuffle=False),
+    val_dataloader,
     dataset=dict(
-        **dataset,
+        val_dataloader['dataset'],
         data_prefix=dict(img_path='test', seg_map_path='testannot'),
-        pipeline=test_pipeline,
-        test_mode=True,
     ),
 )
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'], ignore_index=void)
