@@ -20,13 +20,16 @@ PYRAMID = {**SMALL, 'embed_dims': (8, 8, 8, 8), 'mlp_ratios': (2, 2, 2, 2)}
 @pytest.mark.parametrize(
     ('cls', 'name', 'value'),
     [
+        (PolaSwin, 'arch', 'huge'),
         (PolaSwin, 'out_indices', (5,)),
         (PolaSwin, 'window_size', 0),
         (PolaSwin, 'backend', 'tritn'),
         (PolaSwin, 'frozen_stages', 5),
         (PolaSwin, 'attn_types', 'LLS'),
+        (PolaSwin, 'attn_types', 'LLXS'),
         (PolaSwin, 'attn_types', ('L', 'L', 'LSL', 'S')),
         (PolaSwin, 'arch', {**SMALL, 'depth': 1}),
+        (PolaDeiT, 'arch', 'huge'),
         (PolaDeiT, 'out_indices', (4,)),
         (PolaDeiT, 'frozen_stages', 5),
         (PolaDeiT, 'attn_types', 'LS'),
@@ -40,12 +43,6 @@ def test_wrong_arguments_are_named(cls, name, value):
     small = {PolaSwin: SMALL, PolaDeiT: DEIT, PolaPVT: PYRAMID}[cls]
     with pytest.raises(ValueError, match=rf'^{name}: expected .*, got '):
         cls(**{'arch': small, name: value})
-
-
-@pytest.mark.parametrize('cls', [PolaSwin, PolaDeiT])
-def test_an_unknown_arch_names_the_known_ones(cls):
-    with pytest.raises(ValueError, match=r"^arch: expected one of \['tiny', 'small', 'base'\]"):
-        cls('huge')
 
 
 def last_rate(**arguments):
@@ -71,10 +68,6 @@ def test_token_grids_are_rounded_up():
     assert token_grid((33, 47), 4) == (9, 12)
 
 
-def test_stages_are_built_up_to_the_last_output():
-    assert PolaSwin(SMALL, out_indices=(0, 2)).num_stages == 3
-
-
 @pytest.mark.parametrize('wrong', [(), (2, 0), (0, 0), (4,), (-1,)])
 def test_out_indices_are_ascending_stages(wrong):
     with pytest.raises(ValueError, match=r'^out_indices: ') as raised:
@@ -84,12 +77,6 @@ def test_out_indices_are_ascending_stages(wrong):
 
 def test_attention_types_are_spelled_out_per_block():
     assert block_types(('L', 'LS', 'S', 'S'), (1, 2, 2, 1)) == ['L', 'LS', 'SS', 'S']
-
-
-@pytest.mark.parametrize('wrong', ['LLXS', ('L', 'LSL', 'S', 'S'), 'LLS'])
-def test_attention_types_that_fit_no_block_are_refused(wrong):
-    with pytest.raises(ValueError, match=r'^attn_types: '):
-        block_types(wrong, (1, 2, 2, 1))
 
 
 def test_heads_divide_the_channels_into_a_multiple():
