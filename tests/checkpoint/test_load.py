@@ -227,10 +227,10 @@ def test_a_bias_table_of_no_window_is_refused(build, weights, rows, tmp_path):
 
 
 def test_a_file_without_weights_is_refused(build, tmp_path):
-    path = save({'epoch': 3, 'meta': {}}, tmp_path)
-    with pytest.raises(CheckpointError) as raised:
-        load_weights(build(), path)
-    assert str(raised.value).startswith(f'{path}: no weights found')
+    for content in ({'epoch': 3, 'meta': {}}, {'model': {'epoch': 3}, 'config': 1}, 3):
+        path = save(content, tmp_path)
+        with pytest.raises(CheckpointError, match=f'^{path}: no weights found'):
+            load_weights(build(), path)
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -242,25 +242,21 @@ def test_parameters_are_loaded_from_every_usual_floating_dtype(build, weights, d
 
 
 @pytest.mark.parametrize(
-    ('make', 'kind'),
+    'wrong',
     [
-        (lambda: torch.ones(3, dtype=torch.int8), 'torch.strided of torch.int8'),
-        (lambda: torch.ones(3, dtype=torch.bool), 'torch.strided of torch.bool'),
-        (lambda: torch.ones(3).to(torch.float8_e4m3fn), 'torch.strided of torch.float8_e4m3fn'),
-        (lambda: torch.eye(3).to_sparse(), 'torch.sparse_coo of torch.float32'),
+        torch.ones(3, dtype=torch.int8),
+        torch.ones(3, dtype=torch.bool),
+        torch.ones(3).to(torch.float8_e4m3fn),
+        torch.eye(3).to_sparse(),
     ],
+    ids=lambda x: f'{x.dtype} {x.layout}',
 )
-def test_parameters_that_are_not_dense_and_floating_are_refused(
-    build, weights, make, kind, tmp_path
-):
-    path = save(weights | {'stem.proj.weight': make()}, tmp_path)
+def test_parameters_that_are_not_dense_and_floating_are_refused(build, weights, wrong, tmp_path):
+    path = save(weights | {'stem.proj.weight': wrong}, tmp_path)
     model = build()
     before = {key: x.clone() for key, x in model.state_dict().items()}
-    with pytest.raises(CheckpointError) as raised:
+    with pytest.raises(CheckpointError, match=f'^{path}: stem.proj.weight: expected a dense'):
         load_weights(model, path)
-    assert str(raised.value).startswith(f'{path}: stem.proj.weight: expected a dense tensor of ')
-    assert str(raised.value).endswith(f', got {kind}')
-    assert '\n' not in str(raised.value)
     assert_same(model.state_dict(), before)
 
 
