@@ -21,6 +21,10 @@ from tests.helpers.training import run, small_config
             {'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]},
             ['end=20', 'milestones=[10,18]'],
         ),
+        (
+            {'type': 'mmpola.WarmupCosineLR', 'warmup': 4, 'end': 40, 'T_max': 40},
+            ['warmup=2', 'end=20', 'T_max=20'],
+        ),
     ],
 )
 def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
