@@ -56,12 +56,6 @@ def draw_leaves(
     return [None if x is None else x.to(DEVICE) for x in tensors]
 
 
-def draw_rotary(tokens, dim):
-    """Draw cos and sin [N, 2D] in float32."""
-    angle = torch.rand(tokens, dim, device=DEVICE).repeat_interleave(2, dim=-1)
-    return angle.cos(), angle.sin()
-
-
 def attend(leaves, kind, rotary=None, backend='triton', **kwargs):
     """Compute the output for the tensors of LEAVES."""
     q, k, v, position, *parameters = leaves

@@ -83,12 +83,6 @@ def test_a_point_is_where_the_pipeline_puts_it(name, size, tmp_path):
         assert geometry.to_image(*geometry.to_input(x, y)) == pytest.approx((x, y))
 
 
-def test_coordinates():
-    geometry = Geometry(scale=(0.5, 2.0), shift=(-10.0, 0.0), size=(64, 64))
-    assert geometry.to_input(100, 7) == (40, 14)
-    assert geometry.to_image(40, 14) == (100, 7)
-
-
 def scene(size, geometry):
     """A black image of (height, width), padded to a multiple of 32 in the network's input."""
     padded = [-(-side // 32) * 32 for side in geometry.size]

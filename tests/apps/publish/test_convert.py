@@ -1,11 +1,8 @@
 """Converting checkpoints: what is kept of every format, what loads the files, what is printed."""
 
-from collections import OrderedDict
-
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.hooks import EMAHook
 from mmengine.registry import MODELS
 from mmengine.runner import load_checkpoint
 
@@ -33,52 +30,19 @@ from tests.helpers.models import (
     save,
 )
 from tests.helpers.refusals import assert_lines, refusal
-from tests.helpers.training import run as train
-from tests.helpers.training import small_config
 
 
-def test_every_format_gives_the_same_file(weights, tmp_path):
+def test_weights_of_the_authors_and_of_timm_give_the_same_file(weights, tmp_path):
+    """tests/checkpoint/test_load.py has the other formats."""
     worse = {key: x + 1 for key, x in weights.items()}
     formats = {
-        'authors': (
-            {'model': authors_names(weights), 'config': {'SIZE': 224}, 'epoch': 3},
-            'model',
-            'model',
-        ),
-        'runner': (
-            {'state_dict': OrderedDict(weights), 'optimizer': {}, 'meta': {'epoch': 3}},
-            'state_dict',
-            'model',
-        ),
-        'model_ema': (
-            {'model': authors_names(worse), 'model_ema': authors_names(weights)},
-            'model_ema',
-            'ema',
-        ),
+        'authors': ({'model': authors_names(weights), 'epoch': 3}, 'model', 'model'),
         'timm': (
-            {
-                'state_dict': authors_names(worse),
-                'state_dict_ema': authors_names(weights),
-                'arch': 'pola_swin_tiny',
-            },
+            {'state_dict': authors_names(worse), 'state_dict_ema': authors_names(weights)},
             'state_dict_ema',
             'ema',
         ),
-        'mmengine_ema': (
-            {
-                'state_dict': weights,
-                'ema_state_dict': {'steps': torch.tensor(3)}
-                | {f'module.{key}': x for key, x in worse.items()},
-            },
-            'state_dict',
-            'ema',
-        ),
     }
-    formats['authors of ++'] = (
-        {'model': authors_names(weights), 'state_dict_ema': authors_names(worse)},
-        'model',
-        'model',
-    )
     for name, (content, container, kind) in formats.items():
         source = save(content, tmp_path / f'{name}.pth')
         conversion = convert(source, metric='top-1 12.3')
@@ -136,63 +100,6 @@ def test_every_loader_takes_the_file(weights, tmp_path):
     assert_same(plain_backbone.state_dict(), inside)
 
     assert torch.load(slim, weights_only=True)['meta']['source'] == 'epoch_1.pth'
-
-
-def test_a_detector_starts_from_the_file(weights, tmp_path, root):
-    from mmdet.utils import register_all_modules
-
-    register_all_modules(init_default_scope=False)
-    slim = tmp_path / 'slim.pth'
-    write_conversion(
-        convert(save(authors_names(weights), tmp_path / 'bare.pth'), backbone_only=True), slim
-    )
-    cfg = Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py').model
-    cfg.backbone.arch = ARCH
-    cfg.backbone.pretrain_img_size = 64
-    cfg.backbone.init_cfg = {'type': 'Pretrained', 'checkpoint': str(slim)}
-    cfg.neck.in_channels = [16, 32, 64, 128]
-    detector = MODELS.build({**cfg, '_scope_': 'mmdet'})
-    detector.init_weights()
-    loaded = detector.backbone.state_dict()
-    inside = {
-        key.removeprefix('backbone.'): x
-        for key, x in weights.items()
-        if key.startswith('backbone.')
-    }
-    assert_same({key: loaded[key] for key in inside}, inside)
-
-
-def test_timm_reads_the_file(tmp_path):  # its `checkpoint_path`
-    import timm
-
-    import mmpola.timm  # noqa: F401  # registers the names
-
-    slim = tmp_path / 'slim.pth'
-    write_conversion(
-        convert(save({'model': named()}, tmp_path / 'a.pth'), arch='pola_pvt_v2_b0'), slim
-    )
-    model = timm.create_model('pola_pvt_v2_b0', num_classes=10, checkpoint_path=str(slim))
-    assert_same(model.state_dict(), named())
-
-
-@pytest.mark.slow
-def test_averages_of_a_real_training_run_are_what_is_written(colours, tmp_path):
-    """MMEngine's EMAHook saves the averages in `state_dict`.
-
-    It saves the trained weights in `ema_state_dict`.
-    """
-    options = {'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.3}}
-    runner = train(small_config(colours, tmp_path, epochs=2, options=options))
-    average = next(
-        hook for hook in runner.hooks if isinstance(hook, EMAHook)
-    ).ema_model.module.state_dict()
-    conversion = convert(tmp_path / 'epoch_2.pth')
-    assert conversion.meta['weights'] == 'ema'
-    assert_same(conversion.state_dict, average)
-    assert not torch.equal(conversion.state_dict['head.weight'], runner.model.head.weight)
-    plain = convert(tmp_path / 'epoch_2.pth', 'model')
-    assert plain.meta['weights'] == 'model'
-    assert_same(plain.state_dict, runner.model.state_dict())
 
 
 def test_the_backbone_of_a_detector_is_kept(tmp_path):
