@@ -13,6 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch.utils.data import DataLoader
 
+from tests.helpers import ROOT
 from tests.helpers.configs import (
     TINY,
     TINY_SEGMENTATION,
@@ -22,7 +23,6 @@ from tests.helpers.configs import (
 from tests.helpers.processes import environment
 from tests.helpers.training import write_images
 
-ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / 'tests' / 'golden'
 
 

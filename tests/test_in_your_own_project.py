@@ -16,7 +16,8 @@ from mmengine.runner import Runner
 from mmpola.apps.data_checks import check_data
 from mmpola.backbones import PolaSwin, base
 from mmpola.engine.advice import training_advice
-from tests.helpers.configs import INSTALLED, code_with, config_files, shrink_input, shrink_model
+from tests.helpers.configs import INSTALLED, config_files, shrink_input, shrink_model
+from tests.helpers.pages import block_with, code_blocks
 from tests.helpers.project import BCCD, write_data
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
@@ -250,6 +251,7 @@ INFERENCERS = {
 def test_inferencers_read_a_training_checkpoint(train_once, root, shapes, tmp_path):
     """In a new process, which has not imported mmpola; the configs name missing weights."""
     code = f'import sys; sys.path.insert(0, {str(root)!r})\n'
+    blocks = code_blocks(root / 'docs' / 'in_your_own_project.md')
     for inferencer, (name, written, shown, check) in INFERENCERS.items():
         runner = train_once(name)
         cfg = copy.deepcopy(runner.cfg)
@@ -261,7 +263,7 @@ def test_inferencers_read_a_training_checkpoint(train_once, root, shapes, tmp_pa
         (tmp_path / 'work_dirs' / name / f'{shown}.pth').symlink_to(
             f'{runner.work_dir}/{written}.pth'
         )
-        code += f'{code_with(root, inferencer)}{check}\n'
+        code += f'{block_with(blocks, inferencer)}{check}\n'
     (tmp_path / 'photos').mkdir()
     (photo,) = sorted((shapes / 'coco' / 'val2017').iterdir())[:1]
     (tmp_path / 'photos' / 'street.jpg').symlink_to(photo)

@@ -106,12 +106,6 @@ def test_own_projects_train_by_the_same_recipe(name, config, root, tmp_path):
     )
 
 
-def test_the_page_on_weights_begins_with_the_command_that_checks_them(root):
-    text = (root / 'docs' / 'weights.md').read_text()
-    first = re.search(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)[1]
-    assert 'python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny\n' in first
-
-
 def test_the_tables_of_weights_list_what_the_authors_publish(root):
     """Names that are downloaded, files that are not, and the accuracies that the configs state."""
     text = (root / 'docs' / 'weights.md').read_text()

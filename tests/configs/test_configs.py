@@ -19,12 +19,12 @@ from mmpola.config_contents import nodes
 from mmpola.engine import training_checkpoint
 from mmpola.engine.advice import length_advice
 from mmpola.lra.encoder import SequenceEncoder
+from tests.helpers import ROOT
 from tests.helpers.configs import OTHER_HEADS, shrink
 from tools.dev import model_table
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
-ROOT = Path(__file__).resolve().parents[2]
 NORMS = (nn.LayerNorm, nn.BatchNorm2d)
 
 

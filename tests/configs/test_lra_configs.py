@@ -14,7 +14,6 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
 from mmengine.structures import BaseDataElement
 
-from mmpola.engine.advice import length_advice
 from mmpola.engine.training_checkpoint import read_training_checkpoint
 from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.helpers.training import Signal, assert_same, run, saved
@@ -163,19 +162,6 @@ def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
     saved = read_training_checkpoint(str(best)).content['state_dict']
     for key, value in runner.model.state_dict().items():
         assert torch.equal(saved[key], value), key
-
-
-def test_another_number_of_steps_names_the_schedule(root):
-    cfg = read_config(root, 'lra_image_softmax')
-    cfg.train_cfg.max_iters = 1000
-    note = length_advice(cfg)
-    for option in ('0.end=4', '1.begin=3', '1.end=1000', '2.end=4', '3.begin=3', '3.end=1000'):
-        assert f' param_scheduler.{option}' in note
-    cfg = read_config(root, 'imagenet_pola_swin_t')
-    cfg.train_cfg.max_epochs = 100
-    note = length_advice(cfg)
-    for option in ('warmup=7', 'end=100', 'T_max=100'):
-        assert f' param_scheduler.0.{option}' in note
 
 
 @pytest.mark.slow

@@ -238,14 +238,6 @@ def config_files(root):
     return {match['name']: match['text'] for match in BLOCK.finditer(page)}
 
 
-def code_with(root, word):
-    """Return the page's only block of Python, other than config files, that contains a word."""
-    page = (root / 'docs' / 'in_your_own_project.md').read_text()
-    blocks = re.findall(r'^```python\n(?!# \w+\.py)(.*?)^```$', page, re.MULTILINE | re.DOTALL)
-    (found,) = (block for block in blocks if word in block)
-    return found
-
-
 def remember_packages(patch):
     """Let MMEngine look up each package, and read its metafiles, once instead of every time.
 

@@ -1,7 +1,6 @@
 """What the scripts refuse before any work is done, with their messages."""
 
 import re
-import shutil
 
 import pytest
 
@@ -76,20 +75,8 @@ def test_missing_weights_say_where_they_are_found_and_how_to_train_without(
     assert not (tmp_path / 'work_dirs').exists()
 
 
-def test_images_that_cannot_be_read_are_named(refusal, tiny_config, shapes, tmp_path):
-    copy = shutil.copytree(shapes / 'coco', tmp_path / 'coco')
-    broken = sorted((copy / 'train2017').iterdir())[5]
-    broken.write_bytes(b'not an image')
-    options = ['--cfg-options', f'train_dataloader.dataset.data_root={copy}/']
-    message = refusal('train', tiny_config, *options)
-    assert message.startswith('error: the data is not valid: ')
-    assert f'(1): {broken}' in message
-
-
 NO_GPU = 'error: --amp: float16 needs a GPU'
-NO_IMAGES = (
-    'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)'
-)
+NO_IMAGES = 'error: tests: no images in this folder'
 
 
 @pytest.mark.parametrize(
