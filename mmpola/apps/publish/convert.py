@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from mmpola.engine.training_checkpoint import (
     read_training_checkpoint,
 )
 from mmpola.engine.validate import build_model
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, first_line, listed
 from mmpola.zoo import NAMED
 
 BACKBONE_PREFIX = 'backbone.'
@@ -132,8 +133,7 @@ def convert_whole(source: Path, which: str | None = None, metric: str | None = N
             "--whole: expected a training checkpoint with its config and classes in 'meta', "
             f'got {source} with {listed(earlier) or "none"}'
         )
-    cfg = Config.fromstring(earlier['cfg'], '.py')
-    model = build_model(cfg)
+    model = build_model(read_config(earlier['cfg'], source))
     weights, _ = fit_checkpoint(checkpoint, model)
     meta = {key: earlier[key] for key in WHOLE_MODEL_META if key in earlier}
     meta['dataset_meta'] = {}
@@ -148,6 +148,38 @@ def convert_whole(source: Path, which: str | None = None, metric: str | None = N
         container=checkpoint.container,
         whole=type(model).__name__,
     )
+
+
+class DictLiterals(ast.NodeTransformer):
+    """Turn dict(key=value) into {'key': value}, which `ast.literal_eval` reads."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Return the literal of a call of dict; any other call stays."""
+        self.generic_visit(node)
+        names = [keyword.arg for keyword in node.keywords]
+        if ast.unparse(node.func) != 'dict' or node.args or None in names:
+            return node
+        values = [keyword.value for keyword in node.keywords]
+        return ast.Dict([ast.Constant(name) for name in names], values)
+
+
+def read_config(text: str, source: Path) -> Config:
+    """Read the config in a checkpoint, which MMEngine writes as assignments of plain values.
+
+    MMEngine reads such a text by running it, so a foreign file could run code.
+
+    Raises:
+        UsageError: it has anything but assignments of plain values.
+    """
+    content = {}
+    try:
+        for statement in DictLiterals().visit(ast.parse(text)).body:
+            name, _, _ = ast.unparse(statement).partition(' = ')
+            content[name] = ast.literal_eval(statement.value)
+    except (SyntaxError, ValueError, AttributeError) as error:
+        rule = "expected a config of plain values in meta['cfg']"
+        raise UsageError(f'{source}: {rule}, got {first_line(error)}') from None
+    return Config(content)
 
 
 def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:

@@ -234,6 +234,24 @@ def test_buffers_of_norms_are_not_counted_as_parameters(tmp_path):
     assert '  model    pola_pvt_v2_b0, every tensor fits\n' in summary
 
 
+@pytest.mark.parametrize(
+    'text',
+    [
+        'import mmpola_ran_this',
+        "model = __import__('mmpola_ran_this')",
+        "dict = exec\nmodel = dict('import mmpola_ran_this')",
+        "model = dict(**__import__('mmpola_ran_this'))",
+        "model = {key: 1 for key in 'ab'}",
+        'model = dict(',
+    ],
+)
+def test_the_config_in_a_file_is_not_run(text, weights, tmp_path):
+    meta = {'cfg': text, 'dataset_meta': {'classes': ('a', 'b')}}
+    source = save({'meta': meta, 'state_dict': weights}, tmp_path / 'a.pth')
+    message = refusal(convert_whole, source)
+    assert message.startswith(f"{source}: expected a config of plain values in meta['cfg'], got ")
+
+
 def test_the_script_writes_into_the_working_directory(weights, tmp_path, monkeypatch, capsys):
     save({'state_dict': weights}, tmp_path / 'a.pth')
     monkeypatch.chdir(tmp_path)
