@@ -9,6 +9,7 @@ from torch._dynamo.utils import counters
 
 from mmpola.backbones import PolaSwin
 from mmpola.engine.hooks.compile_backbone import compile_backbone
+from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
 
 
@@ -59,3 +60,26 @@ def test_one_graph_serves_every_image_size():
 )
 def test_what_cannot_be_compiled_is_refused(model, backend, message):
     assert refusal(compile_backbone, model, backend).startswith(message)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('unformatted_configs')
+def test_a_detector_whose_backbone_has_windows_trains(tiny_config, tmp_path):
+    work = tmp_path / 'work'
+    settings = ['train_cfg.max_epochs=1', 'model.backbone.with_cp=True']
+    settings.append('train_dataloader.dataset.indices=2')  # one step; every size is compiled
+    torch.compiler.reset()
+    status = run_script(
+        'train',
+        tiny_config,
+        '--work-dir',
+        work,
+        '--compile',
+        'aot_eager',
+        '--cfg-options',
+        *settings,
+    )
+    assert status == 0
+    weights = torch.load(work / 'epoch_1.pth', weights_only=False)['state_dict']
+    table = weights['backbone.stages.3.blocks.0.attn.relative_position_bias_table']
+    assert table.isfinite().all()
