@@ -1,5 +1,7 @@
 """ImageClassifier: the authors' logits, published sizes, targets, and weights of every format."""
 
+import re
+
 import pytest
 import torch
 from mmengine.registry import MODELS
@@ -131,17 +133,33 @@ def test_its_own_checkpoints_load_into_classifiers_and_backbones(name, tmp_path)
     assert_close(other.head.weight, before, rtol=0, atol=0)
 
 
-def test_a_head_that_does_not_fit_or_is_missing_is_refused(tmp_path):
-    """tests/checkpoint/test_load.py has what files of backbones may not have."""
+@pytest.mark.parametrize(
+    ('change', 'problem'),
+    [
+        (
+            lambda w: w | {'head.weight': torch.ones(7, 128)},
+            'wrong shape: head.weight expected [5, 128], got [7, 128]',
+        ),
+        (
+            lambda w: {key: x for key, x in w.items() if not key.startswith('head.')},
+            'missing: head.weight [5, 128], head.bias [5]',
+        ),
+        (
+            lambda w: w | {'backbone.layers.0.more': torch.ones(1)},
+            'unknown: backbone.stages.0.more [1]',
+        ),
+    ],
+    ids=['other classes', 'no head', 'unknown tensor'],
+)
+def test_a_file_that_does_not_fit_is_refused(change, problem, tmp_path):
     model = build('PolaSwin')
-    weights = model.state_dict()
-    other_classes = weights | {'head.weight': torch.ones(7, 128)}
-    no_head = {key: x for key, x in weights.items() if not key.startswith('head.')}
     path = tmp_path / 'epoch_1.pth'
-    for content in (other_classes, no_head):
-        torch.save(content, path)
-        with pytest.raises(CheckpointError, match=rf'^{path}: does not fit .*\n.*head\.weight'):
-            load_weights(model, path)
+    before = {key: x.clone() for key, x in model.state_dict().items()}
+    torch.save(change({key: x + 1 for key, x in before.items()}), path)
+    with pytest.raises(CheckpointError, match=re.escape(problem)) as raised:
+        load_weights(model, path)
+    assert str(raised.value).startswith(f'{path}: does not fit ImageClassifier')
+    assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 @each_backbone

@@ -50,21 +50,31 @@ def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_wo
     assert refusal(decide_resume, cfg).startswith(kept)
 
 
+@pytest.mark.parametrize(
+    ('damage', 'problem'),
+    [
+        (lambda x: x[:-100], 'not a checkpoint, or truncated'),
+        (
+            lambda x: x[:-9999] + bytes([x[-9999] ^ 1]) + x[-9998:],
+            'damaged, the check sum of epoch_2/data/',
+        ),
+    ],
+    ids=['truncated', 'flipped'],
+)
 def test_a_damaged_newest_checkpoint_names_the_older_intact_one(
-    cfg, trained_work, tiny_config, write_checkpoint
+    damage, problem, cfg, trained_work, tiny_config, write_checkpoint
 ):
     work = trained_work
     write_checkpoint(
         tiny_config, work / 'epoch_1.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 1}}
     )
     write_checkpoint(tiny_config, work / 'best_mAP_epoch_1.pth')  # cannot be resumed from
-    newest = work / 'epoch_2.pth'
-    newest.write_bytes(newest.read_bytes()[:-100])
+    (work / 'epoch_2.pth').write_bytes(damage((work / 'epoch_2.pth').read_bytes()))
     for time, name in enumerate(('epoch_1.pth', 'best_mAP_epoch_1.pth', 'epoch_2.pth'), start=1):
         os.utime(work / name, (time, time))
     cfg.resume = True
     message = refusal(decide_resume, cfg)
-    assert message.startswith(f'{newest}: ')
+    assert message.startswith(f'{work}/epoch_2.pth: {problem}')
     assert message.endswith(f'--resume {work}/epoch_1.pth --overwrite')
     assert '\n' not in message
     cfg.load_from = str(work / 'epoch_1.pth')

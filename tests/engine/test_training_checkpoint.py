@@ -1,5 +1,6 @@
 """Training checkpoints: what they must hold, and whether they fit the model of a config."""
 
+import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
@@ -7,6 +8,7 @@ from mmengine.registry import MODELS
 from mmpola.checkpoint.load import compare
 from mmpola.engine import training_checkpoint
 from mmpola.engine.validate import build_model
+from mmpola.messages import UsageError
 from tests.helpers.refusals import refusal
 
 
@@ -17,6 +19,19 @@ def test_what_a_file_may_lack():
     del weights['1.num_batches_tracked']  # BatchNorm layers in old files have no counter
     assert compare(model, weights, 'a file').problems == []
     assert compare(model, {}, 'a file', may_lack=('0.', '1.')).problems == []
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / 'weights.pth'
+    for content in ({'model': {'epoch': 3}, 'config': 1}, 3):
+        torch.save(content, path)
+        with pytest.raises(UsageError, match=f'{path}: no weights found, '):
+            training_checkpoint.read_training_checkpoint(path)
+    path.write_text('weights')
+    with pytest.raises(UsageError, match=f'{path}: not a checkpoint, or truncated'):
+        training_checkpoint.read_training_checkpoint(path)
+    torch.save({'module.a': torch.ones(1)}, path)
+    assert list(training_checkpoint.read_training_checkpoint(path).weights) == ['a']
 
 
 @MODELS.register_module()
@@ -34,6 +49,20 @@ def test_the_config_survives_a_model_that_changes_it(tmp_path):
     for _ in range(2):
         training_checkpoint.fit_checkpoint(checkpoint, build_model(cfg))
     assert cfg.model.encoder == {'width': 3}
+
+
+def test_the_model_inside_test_time_augmentation_is_compared(
+    tiny_config, write_checkpoint, tmp_path
+):
+    checkpoint = training_checkpoint.read_training_checkpoint(
+        write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth')
+    )
+    cfg = Config.fromfile(tiny_config)
+    cfg.model = dict(type='DetTTAModel', module=cfg.model)
+    training_checkpoint.fit_checkpoint(checkpoint, build_model(cfg))
+    cfg.model.module.roi_head.bbox_head.num_classes = 5
+    with pytest.raises(UsageError, match='does not fit MaskRCNN'):
+        training_checkpoint.fit_checkpoint(checkpoint, build_model(cfg))
 
 
 def test_a_backbone_is_no_whole_model(tiny_config, write_checkpoint, tmp_path):

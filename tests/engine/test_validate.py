@@ -65,6 +65,13 @@ def test_the_heads_of_a_segmenter(root, head, key, value):
     assert message.startswith(f'model.{head}.{key}: ')
 
 
+def test_of_a_classifier(root):
+    cfg = Config.fromfile(root / 'configs' / 'imagenet_pola_swin_t.py')
+    validate_config(cfg)
+    assert 'drop_rate: expected ' in refusal_of(cfg, **{'model.backbone.drop_rate': -0.1})
+    assert 'num_classes: expected ' in refusal_of(cfg, **{'model.num_classes': 0})
+
+
 def test_normalisation_over_processes_needs_no_process_group(detector):
     cfg = copy.deepcopy(detector)
     norm = dict(type='MMSyncBN', requires_grad=True)

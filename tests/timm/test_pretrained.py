@@ -28,7 +28,8 @@ class CfgNode(dict):
         self.__dict__['__immutable__'] = True
 
 
-def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, monkeypatch):
+@pytest.mark.parametrize('with_config', [False, True])
+def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, with_config, monkeypatch):
     """The released files hold a yacs config next to the weights; yacs need not be installed."""
     record = golden('pola_swin_llss')
     config = record['config']
@@ -37,7 +38,10 @@ def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, monkeypatch):
         patch.setattr(CfgNode, '__module__', 'yacs.config')
         patch.setitem(sys.modules, 'yacs', ModuleType('yacs'))
         patch.setitem(sys.modules, 'yacs.config', SimpleNamespace(CfgNode=CfgNode))
-        torch.save({**record['checkpoint'], 'config': CfgNode(CfgNode())}, path)
+        content = dict(record['checkpoint'])
+        if with_config:
+            content['config'] = CfgNode(CfgNode())
+        torch.save(content, path)
     model = timm.create_model(
         'pola_swin_tiny',
         num_classes=10,
@@ -161,7 +165,11 @@ def test_other_classes_and_channels(name, tmp_path, logged):
     assert differing(model, trained) == {f'{first_conv}.weight', 'head.weight', 'head.bias'}
     weight = trained.get_parameter(f'{first_conv}.weight')
     assert_close(model.get_parameter(f'{first_conv}.weight'), adapt_input_conv(channels, weight))
-    assert 'the head is new, the file has 9 classes and the model 5' in logged[0]
+    loaded, head, stem, new = logged[0].split('; ')
+    assert loaded.startswith(f'{path}: loaded ')
+    assert head == 'the head is new, the file has 9 classes and the model 5'
+    assert stem == f'{first_conv} converted from 3 to {channels} input channels'
+    assert new == 'new: head.weight, head.bias'
     assert model.eval()(images(2, channels, 64, 64)).shape == (2, 5)
 
     features = timm.create_model(

@@ -1,5 +1,7 @@
 """What the conversion of checkpoints refuses; existing files are never damaged."""
 
+from collections import deque
+
 import torch
 
 from mmpola.apps.publish.convert import convert
@@ -38,13 +40,23 @@ def test_a_head_that_does_not_fit_can_be_left_out(tmp_path):
     )
 
 
-def test_files_of_no_backbone_and_nan_are_refused_in_one_line(weights, tmp_path, capsys):
+def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
+    good = save({'state_dict': weights}, tmp_path / 'good.pth')
+    cut = tmp_path / 'cut.pth'
+    cut.write_bytes(good.read_bytes()[:2000])
     weights['head.bias'][1] = float('nan')
-    other = 'expected a backbone of mmpola'
     cases = {
+        tmp_path / 'none.pth': 'no such checkpoint',
         tmp_path: 'no such checkpoint',
-        save({'conv1.weight': torch.zeros(1)}, tmp_path / 'a.pth'): other,
-        save({'head.weight': torch.ones(1)}, tmp_path / 'head.pth'): other,
+        cut: 'not a checkpoint, or truncated',
+        save({'model': weights, 'x': deque([1])}, tmp_path / 'foreign.pth'): 'refused',
+        save({'conv1.weight': torch.zeros(1)}, tmp_path / 'resnet.pth'): (
+            "expected a backbone of mmpola, got 'bare state dict' with conv1.weight"
+        ),
+        save(
+            {'state_dict': dict.fromkeys(('head.weight', 'a', 'b.c', 'd'), torch.ones(1))},
+            tmp_path / 'head.pth',
+        ): ("expected a backbone of mmpola, got 'state_dict' with head.weight, a, b.c, d"),
         save({'model': weights}, tmp_path / 'nan.pth'): 'NaN or infinite values in head.bias',
     }
     for source, message in cases.items():
