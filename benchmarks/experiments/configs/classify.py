@@ -1,4 +1,4 @@
-"""E4: a small Pola-PVT on CIFAR-10, ten epochs; the leaves leave parts of its attention out.
+"""E4: a small Pola-PVT on CIFAR-10, three epochs; the leaves leave parts of its attention out.
 
 The pictures are JPEG copies of the 60,000 of CIFAR-10, shown at 64 x 64 pixels. Every tenth one of
 the training split is the validation split, of which CIFAR-10 has none.
@@ -6,13 +6,13 @@ the training split is the validation split, of which CIFAR-10 has none.
 
 _base_ = ['../../../configs/_base_/classification.py', '../../../configs/_base_/adamw.py']
 
-custom_imports = dict(imports=['mmpola', 'benchmarks.experiments.ablation'])
+custom_imports = dict(
+    imports=['mmpola', 'benchmarks.experiments.ablation', 'benchmarks.experiments.cifar']
+)
 
 data_root = 'data/cifar10/'
 image_size = 64
-epochs = 10
-training_images = [i for i in range(50_000) if i % 10 != 0]
-validation_images = list(range(0, 50_000, 10))
+epochs = 3
 
 model = dict(
     num_classes=10,
@@ -35,18 +35,22 @@ train_dataloader = dict(
     **one_process,
     batch_size=64,
     dataset=dict(
+        type='mmpola.CIFARTrainingPart',
+        held_out=False,
         root=data_root + 'train',
-        indices=training_images,
-        transform=dict(input_size=image_size, scale=(0.6, 1.0), ratio=(0.8, 1.25)),
+        transform=dict(
+            input_size=image_size, scale=(0.6, 1.0), ratio=(0.8, 1.25), color_jitter=None
+        ),
     ),
 )
 whole_image = dict(input_size=image_size, crop_pct=1.0)
 val_dataloader = dict(
     **one_process,
     dataset=dict(
+        type='mmpola.CIFARTrainingPart',
+        held_out=True,
         root=data_root + 'train',
         classes=data_root + 'train',
-        indices=validation_images,
         transform=whole_image,
     ),
 )
