@@ -66,26 +66,27 @@ def power(x, b_exponent, b_offset, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def power_slope(x, b_exponent, b_log2_scale, PRECISION: tl.constexpr):
-    """Compute a / |x|, where a is (|x| / s)^p, and log2(|x| / s), each [BN, BD] (E18)."""
+def power_slope(x, b_exponent, b_log2_scale, b_shift, PRECISION: tl.constexpr):
+    """Compute a / |x|, where a is |x|^p 2^-shift, and log2(|x| / s), each [BN, BD] (E18)."""
     b_log2 = log2_of_magnitude(x, PRECISION)
-    b_slope = tl.exp2((b_exponent - 1.0)[None, :] * b_log2 - (b_exponent * b_log2_scale)[None, :])
+    b_slope = tl.exp2((b_exponent - 1.0)[None, :] * b_log2 - b_shift[None, :])
     b_scaled_log2 = b_log2 - b_log2_scale[None, :]
     return b_slope, b_scaled_log2
 
 
 @triton.jit
-def state_scale(b_mean_1, b_mean_2):
-    """Compute the power of two that brings the largest key mean below 2; 1 if it is smaller.
+def product_scale(b_mean_1, b_mean_2):
+    """Compute c, a power of two whose square brings the largest key mean below 4, and log2(c).
 
     A query's features are in float32's range, but their products with a large state need not be.
-    Multiplying the state and eps by it leaves (E3) unchanged, like the query's level (E8a), and
-    costs nothing per token.
+    Multiplying features and state by c, and eps by its square, leaves (E3) unchanged, like the
+    query's level (E8a), and costs nothing per token. c is 1 if the key means are smaller than 4;
+    half of the scale for each factor keeps the small entries of a state with large ones.
     """
     b_largest = tl.maximum(tl.max(b_mean_1, 0), tl.max(b_mean_2, 0))
-    exponent = b_largest.to(tl.int32, bitcast=True) & 0x7F800000  # its bits in a float32
-    exponent = tl.minimum(tl.maximum(exponent, 127 << 23), 253 << 23)
-    return ((254 << 23) - exponent).to(tl.float32, bitcast=True)
+    exponent = (b_largest.to(tl.int32, bitcast=True) >> 23) & 0xFF  # as in a float32, 127 for 1
+    half = (tl.minimum(tl.maximum(exponent, 127), 253) - 127) // 2
+    return ((127 - half) << 23).to(tl.float32, bitcast=True), -half.to(tl.float32)
 
 
 @triton.jit
@@ -115,17 +116,17 @@ def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
 def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
     """Load the entries of a state that queries of either sign read, [BD, BD], and key means [BD].
 
-    All are multiplied by `state_scale`, which is returned too.
+    All are multiplied by `product_scale`, which is returned too.
     """
     o_1, mask = read_offsets(0, D, BD)
     o_2, _ = read_offsets(1, D, BD)
     b_1 = tl.load(p_state + o_1, mask=mask, other=0.0)
     b_2 = tl.load(p_state + o_2, mask=mask, other=0.0)
     b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
-    scale = state_scale(b_mean_1, b_mean_2)
+    scale, log2_scale = product_scale(b_mean_1, b_mean_2)
     b_1 = round_factor(b_1, PRECISION) * scale
     b_2 = round_factor(b_2, PRECISION) * scale
-    return b_1, b_2, b_mean_1 * scale, b_mean_2 * scale, scale
+    return b_1, b_2, b_mean_1 * scale, b_mean_2 * scale, scale, log2_scale
 
 
 @triton.jit
@@ -192,10 +193,12 @@ def polarity_attention_power_output_kernel(
     o_n = tl.arange(0, BN)
     o_d = tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
-    b_offset = -b_exponent * b_log2_scale
     p_state += i_bh * 2 * D * (D + 1)
-    b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_read_state(p_state, D, BD, PRECISION)
-    eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
+    b_state_1, b_state_2, b_mean_1, b_mean_2, scale, log2_product_scale = load_read_state(
+        p_state, D, BD, PRECISION
+    )
+    b_offset = log2_product_scale - b_exponent * b_log2_scale
+    eps = tl.maximum(eps * scale * scale, SMALLEST_NORMAL)
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, queries), BN):
         m_q = (i_n + o_n < queries)[:, None] & (o_d < D)[None, :]
@@ -227,8 +230,11 @@ def polarity_attention_power_query_gradient_kernel(
     o_d = tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     p_state += i_bh * 2 * D * (D + 1)
-    b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_read_state(p_state, D, BD, PRECISION)
-    eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
+    b_state_1, b_state_2, b_mean_1, b_mean_2, scale, log2_product_scale = load_read_state(
+        p_state, D, BD, PRECISION
+    )
+    b_shift = b_exponent * b_log2_scale - log2_product_scale
+    eps = tl.maximum(eps * scale * scale, SMALLEST_NORMAL)
     b_dstate_1 = tl.zeros((BD, BD), tl.float32)
     b_dstate_2 = tl.zeros((BD, BD), tl.float32)
     # Triton 3.6: dk̄ is a product with the columns [c_same, c_opposite], padded to 16: fewer
@@ -243,7 +249,7 @@ def polarity_attention_power_query_gradient_kernel(
         o_first = ((i_b * queries + i_n) * heads + i_h) * D
         o_row = o_first + (o_n * heads * D)[:, None] + o_d[None, :]
         b_q = compute_once(load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q))
-        b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, PRECISION)
+        b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, b_shift, PRECISION)
         b_slope = compute_once(b_slope)
         b_log2 = compute_once(b_log2)
         b_a = b_slope * tl.abs(b_q)
@@ -307,6 +313,7 @@ def polarity_attention_power_key_gradient_kernel(
     o_n = tl.arange(0, BN)
     o_d = tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
+    b_shift = b_exponent * b_log2_scale
     p_dstate += i_bh * 2 * D * (D + 1)
     b_dstate_1 = load_state(p_dstate, 0, 0, D, D, BD, BD, PRECISION)
     b_dstate_2 = load_state(p_dstate, D, 0, D, D, BD, BD, PRECISION)
@@ -318,7 +325,7 @@ def polarity_attention_power_key_gradient_kernel(
         o_first = ((i_b * keys + i_n) * heads + i_h) * D
         o_row = o_first + (o_n * heads * D)[:, None] + o_d[None, :]
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
-        b_slope, b_log2 = power_slope(b_k, b_exponent, b_log2_scale, PRECISION)
+        b_slope, b_log2 = power_slope(b_k, b_exponent, b_log2_scale, b_shift, PRECISION)
         if BD > 32:  # Triton 3.6: narrower ones are cheaper to compute again
             b_slope = compute_once(b_slope)
             b_log2 = compute_once(b_log2)
