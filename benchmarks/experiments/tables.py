@@ -118,7 +118,7 @@ def networks_table(rows: list[dict[str, Any]]) -> str:
         'gate, tokens',
         'exponents',
     )
-    lines = []
+    table = []
     for row in rows:
         stage, block = re.findall(r'\d+', row['layer'])
         name = f'{NETWORKS[row["variant"]]}, stage {int(stage) + 1}, block {int(block) + 1}'
@@ -127,8 +127,8 @@ def networks_table(rows: list[dict[str, Any]]) -> str:
         cells.append(f'{row["token_correlation"]:+.2f}')
         smallest, largest = row['exponents']
         cells.append(f'{smallest:.2f} to {largest:.2f}')
-        lines.append(cells)
-    return f'{markdown_table(columns, lines)}\n\n{networks_summary(rows)}'
+        table.append(cells)
+    return f'{markdown_table(columns, table)}\n\n{networks_summary(rows)}'
 
 
 def networks_summary(rows: list[dict[str, Any]]) -> str:

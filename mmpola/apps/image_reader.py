@@ -370,9 +370,12 @@ def _channels_note(path: str | Path, pixels: NDArray[Any], in_channels: int) -> 
     channels = np.atleast_3d(pixels).shape[2]
     if channels == in_channels:
         return None
+    remedy = 'set in_channels, or color_type of that step'
+    if Path(path).suffix.lower() in ('.tif', '.tiff'):  # OpenCV reads the first of four grey bands
+        remedy += " and imdecode_backend='tifffile'"
     return (
         f'expected {in_channels} channels (model.backbone.in_channels), got {channels} from the '
-        f'step that loads {Path(path).name}; set in_channels, or color_type of that step'
+        f'step that loads {Path(path).name}; {remedy}'
     )
 
 

@@ -187,5 +187,6 @@ def test_other_channels_are_named_once(shape):
     images = [('a.tif', np.full(shape, 200, np.uint8))] * 2
     (note,) = loading_notes(images, 3)
     expected = f'expected 3 channels (model.backbone.in_channels), got {channels} from '
-    assert note.startswith(f'{expected}the step that loads a.tif; ')
+    remedy = "set in_channels, or color_type of that step and imdecode_backend='tifffile'"
+    assert note == f'{expected}the step that loads a.tif; {remedy}'
     assert loading_notes(images, channels) == []
