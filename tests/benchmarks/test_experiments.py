@@ -11,6 +11,7 @@ from mmengine.registry import MODELS, init_default_scope
 
 from benchmarks.experiments import __main__ as command
 from benchmarks.experiments import networks, report, resume_check, running, tables
+from benchmarks.experiments.cifar import CIFARTrainingPart
 from benchmarks.experiments.networks import layer_numbers, mean_rows
 from benchmarks.experiments.plan import EXPERIMENTS, FOLDER, Experiment, Metric, Run, runs_of
 from benchmarks.experiments.results import RESULTS, collect, load, save
@@ -69,6 +70,21 @@ def data_folders(cfg):
             if dataset.get(name) is not None:
                 found.add('/'.join(dataset[name].split('/')[:2]))
     return found
+
+
+def test_pictures_are_for_training_or_for_validation(tmp_path):
+    for number in range(25):
+        path = tmp_path / f'class{number % 2}' / f'{number:02}.png'
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    parts = [
+        CIFARTrainingPart(root=str(tmp_path), training=False, transform={}, held_out=held_out)
+        for held_out in (False, True)
+    ]
+    paths = [[part.get_data_info(i)['img_path'] for i in range(len(part))] for part in parts]
+    assert [len(part) for part in paths] == [22, 3]
+    assert len({*paths[0], *paths[1]}) == 25
+    assert parts[1].labels.tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize('key', ['e1', 'e2'])
