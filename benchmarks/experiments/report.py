@@ -76,6 +76,7 @@ def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None
         points.plot([mean(tested)], [len(names)], '|', color=colour, markersize=18)
         names.append(name)
     curves.set_xlabel(experiment.steps)
+    curves.xaxis.get_major_locator().set_params(integer=True)
     curves.set_ylabel(f'{metric.title}, validation split')
     curves.legend(frameon=False)
     low, high = points.get_xlim()
