@@ -28,6 +28,4 @@ class CIFARTrainingPart(ClassFolders):
     def __init__(self, *, held_out: bool, **arguments: Any) -> None:
         super().__init__(**arguments)
         is_tenth = np.arange(len(self.labels)) % 10 == 0
-        kept = is_tenth == held_out
-        self.labels = self.labels[kept]
-        self._paths = self._paths[kept]
+        self._keep(is_tenth == held_out)

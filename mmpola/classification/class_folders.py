@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from mmengine.structures import BaseDataElement
+from numpy.typing import NDArray
 from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
@@ -77,9 +78,13 @@ class ClassFolders(Dataset[dict[str, Any]]):
                 kept = every[:indices]
             else:
                 kept = every[indices:]
-            self.labels = self.labels[kept]
-            self._paths = self._paths[kept]
+            self._keep(kept)
         self.metainfo = {'classes': tuple(names)}
+
+    def _keep(self, kept: NDArray[Any]) -> None:
+        """Leave out all images but `kept`: their indices, or a bool for each image."""
+        self.labels = self.labels[kept]
+        self._paths = self._paths[kept]
 
     def __len__(self) -> int:
         return len(self.labels)
