@@ -1,4 +1,4 @@
-"""A data set of images in class folders, ROOT/CLASS/**/IMAGE, augmented by timm.
+"""Data sets of images, augmented by timm: class folders ROOT/CLASS/**/IMAGE, or without labels.
 
 The folder readers of timm and torchvision are not used: timm's skips a class folder without images,
 which shifts all later labels; torchvision's sorts class 10 before class 2; and both read hidden
@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mmengine.structures import BaseDataElement
 from numpy.typing import NDArray
+from PIL import Image
 from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
@@ -102,14 +103,65 @@ class ClassFolders(Dataset[dict[str, Any]]):
         """
         found = self.get_data_info(range(len(self))[index])
         path = found['img_path']
-        try:
-            image = rgb_image(Path(path).read_bytes())
-        except MemoryError:
-            raise
-        except Exception as error:  # decoders raise OSError, SyntaxError, struct.error …
-            raise OSError(f'{path}: expected an image that can be read, got {error!r}') from error
         sample = BaseDataElement(metainfo={'img_path': path}, gt_label=found['gt_label'])
-        return {'inputs': self.transform(image), 'data_samples': sample}
+        return {'inputs': self.transform(_read_image(path)), 'data_samples': sample}
+
+
+class UnlabelledImages(Dataset[dict[str, Any]]):
+    """All images below a folder, for a student that learns from a teacher only.
+
+    Links are followed, hidden files left out. An item is dict(inputs=float tensor [3, H, W],
+    data_samples=BaseDataElement) with `img_path` in the metainfo.
+
+    Args:
+        root: the folder.
+        training: use random transforms.
+        transform: arguments of timm.data.create_transform, such as `input_size`.
+
+    Raises:
+        ValueError: the folder or images are missing, or links lead to a folder twice.
+    """
+
+    metainfo: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, root: str, *, training: bool, transform: dict[str, Any]) -> None:
+        self.transform = create_transform(is_training=training, **transform)
+        self.root = str(root)
+        if not os.path.isdir(self.root):
+            raise ValueError(f'{root}: no such folder')
+        paths = [os.fsencode(path) for path in _images_of_class(self.root, '', {})]
+        if not paths:
+            suffixes = ' '.join(IMAGE_SUFFIXES)
+            raise ValueError(f'{root}: expected images ({suffixes}), got none')
+        # Workers share an array of bytes; each of them would copy Python's strings.
+        self._paths = np.array(paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def get_data_info(self, index: int) -> dict[str, Any]:
+        """Return `img_path` of an image."""
+        return {'img_path': os.path.join(self.root, os.fsdecode(bytes(self._paths[index])))}
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return an item.
+
+        Raises:
+            OSError: the image cannot be read; the message names it.
+        """
+        found = self.get_data_info(range(len(self))[index])
+        sample = BaseDataElement(metainfo=found)
+        return {'inputs': self.transform(_read_image(found['img_path'])), 'data_samples': sample}
+
+
+def _read_image(path: str) -> Image.Image:
+    """Read an image as RGB; raise an OSError that names it if it cannot be read."""
+    try:
+        return rgb_image(Path(path).read_bytes())
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise OSError, SyntaxError, struct.error …
+        raise OSError(f'{path}: expected an image that can be read, got {error!r}') from error
 
 
 def class_names(source: str | Sequence[str]) -> list[str]:

@@ -37,7 +37,9 @@ def _check_class_count(model: Any, dataloader: Any, dataloader_key: str) -> None
     if is_model_wrapper(model):
         model = model.module
     predicted = [('model.num_classes', model.num_classes)]
-    classes = dataloader.dataset.metainfo['classes']
+    classes = dataloader.dataset.metainfo.get('classes')
+    if classes is None:  # images without labels
+        return
     problems = class_count_problems(predicted, classes, dataloader_key)
     if problems:
         raise ValueError('\n'.join(problems))

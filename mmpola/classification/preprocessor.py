@@ -78,7 +78,12 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
         return {'inputs': inputs, 'data_samples': samples}
 
     def _set_targets(self, images: Tensor, samples: list[BaseDataElement]) -> Tensor:
-        """Set the target of every sample; return the images, mixed as the targets are."""
+        """Set the target of every sample; return the images, mixed as the targets are.
+
+        Images without labels, for a teacher, are mixed and get no target.
+        """
+        if samples and not any('gt_label' in sample for sample in samples):
+            return self._mix(images, torch.zeros(len(images), dtype=torch.long), None)
         numbers = []
         for sample in samples:
             number = int(sample.gt_label)
@@ -96,11 +101,19 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
             rule = 'expected the number of classes for soft targets'
             raise ValueError(f'num_classes: {rule}, got None')
         targets = mixup_target(labels, self.num_classes, smoothing=self.label_smoothing)
-        if self.mixer is not None:
-            self.mixer.num_classes = self.num_classes
-            even = len(images) // 2 * 2  # timm mixes pairs
-            images = images.clone(memory_format=torch.preserve_format)  # timm mixes in place
-            _, targets[:even] = self.mixer(images[:even], labels[:even])
+        images = self._mix(images, labels, targets)
         for sample, target in zip(samples, targets, strict=True):
             sample.gt_score = target
+        return images
+
+    def _mix(self, images: Tensor, labels: Tensor, targets: Tensor | None) -> Tensor:
+        """Return mixed images, or the given ones without a mixer; set `targets` to the mixed."""
+        if self.mixer is None:
+            return images
+        self.mixer.num_classes = self.num_classes or 1
+        even = len(images) // 2 * 2  # timm mixes pairs
+        images = images.clone(memory_format=torch.preserve_format)  # timm mixes in place
+        _, mixed = self.mixer(images[:even], labels[:even].to(images.device))
+        if targets is not None:
+            targets[:even] = mixed
         return images

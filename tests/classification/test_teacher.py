@@ -1,0 +1,223 @@
+"""A teacher: the losses, what the teacher sees, and that a run with one is exact."""
+
+import copy
+import io
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from PIL import Image
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.task import LogitDistillationTask
+from torch import nn
+from torch.testing import assert_close
+
+from mmpola.classification.class_folders import UnlabelledImages
+from mmpola.classification.image_classifier import ImageClassifier
+from mmpola.classification.preprocessor import ClassificationPreprocessor
+from mmpola.classification.teacher import Distillation, Teacher
+
+BACKBONE = {
+    'type': 'mmpola.PolaPVT',
+    'arch': {
+        'embed_dims': (8, 8, 16, 16),
+        'depths': (1, 1, 1, 1),
+        'num_heads': (1, 1, 2, 2),
+        'mlp_ratios': (1, 1, 1, 1),
+    },
+    'pretrain_img_size': 32,
+    'drop_path_rate': 0.0,
+}
+
+
+class Known(nn.Module):
+    """A teacher whose logits are known: the mean of every channel, and a parameter."""
+
+    def __init__(self, init_cfg=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.seen = None
+
+    def init_weights(self):
+        pass
+
+    def forward(self, images):
+        assert not self.training
+        self.seen = images
+        return images.mean((2, 3)) * self.weight
+
+
+MODELS.register_module(module=Known, name='KnownTeacher', force=True)
+KNOWN = {'type': 'mmengine.KnownTeacher', 'init_cfg': {'type': 'file'}}
+
+
+def student(**arguments):
+    torch.manual_seed(0)
+    return ImageClassifier(copy.deepcopy(BACKBONE), 3, **arguments)
+
+
+def samples(number, labels=True):
+    if labels:
+        return [BaseDataElement(gt_label=index % 3) for index in range(number)]
+    return [BaseDataElement() for _ in range(number)]
+
+
+def test_soft_loss_is_timms():
+    logits = torch.randn(4, 3, requires_grad=True)
+    images = torch.randn(4, 3, 8, 8)
+
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.num_classes = 3
+            self.in_chans = 3
+            self.pretrained_cfg = {'mean': IMAGENET_DEFAULT_MEAN, 'std': IMAGENET_DEFAULT_STD}
+
+        def forward(self, images):
+            return logits
+
+    task = LogitDistillationTask(
+        Fixed(), Known(), nn.CrossEntropyLoss(), temperature=2.0, verbose=False
+    )
+    expected = task(images, torch.tensor([0, 1, 2, 0]))['kd_loss']
+    loss = Distillation(KNOWN, temperature=2.0).loss(images, logits)
+    assert_close(loss, expected)
+    gradient = torch.autograd.grad(loss, logits)[0]
+    assert_close(gradient, torch.autograd.grad(expected, logits)[0])
+
+
+def test_hard_loss_is_cross_entropy_with_the_best_class():
+    images = torch.randn(4, 3, 8, 8)
+    logits = torch.randn(4, 3, requires_grad=True)
+    expected = nn.functional.cross_entropy(logits, images.mean((2, 3)).argmax(1))
+    assert_close(Distillation(KNOWN, kind='hard').loss(images, logits), expected)
+
+
+def test_the_teacher_sees_the_same_crop_in_its_own_size_and_normalisation():
+    mean = (0.1, 0.2, 0.3)
+    std = (0.5, 0.6, 0.7)
+    pixels = torch.rand(2, 3, 1, 1).expand(2, 3, 8, 8)  # of one colour: any size is exact
+    column = torch.tensor(IMAGENET_DEFAULT_MEAN).view(3, 1, 1)
+    deviation = torch.tensor(IMAGENET_DEFAULT_STD).view(3, 1, 1)
+    teacher = Teacher(KNOWN, image_size=12, mean=mean, std=std)
+    teacher((pixels - column) / deviation)
+    seen = teacher.model.seen
+    assert seen.shape == (2, 3, 12, 12)
+    expected = (pixels[..., :1, :1] - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(
+        3, 1, 1
+    )
+    assert_close(seen, expected.expand_as(seen), atol=1e-5, rtol=1e-5)
+
+
+def test_losses_are_weighted_and_the_teacher_gets_no_gradient():
+    model = student(teacher=KNOWN, distillation={'weight': 0.25})
+    alone = student()
+    images = torch.randn(4, 3, 32, 32)
+    losses = model(images, samples(4), mode='loss')
+    assert_close(losses['loss_labels'], 0.75 * alone(images, samples(4), mode='loss')['loss'])
+    of_teacher = Distillation(KNOWN).loss(images, alone(images))
+    assert_close(losses['loss_teacher'], 0.25 * of_teacher)
+    sum(losses.values()).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert model.distillation.teacher.model.weight.grad is None
+
+
+def test_the_teacher_is_in_no_state_and_copies_share_it():
+    model = student(teacher=KNOWN)
+    random_state = torch.random.get_rng_state()
+    model(torch.randn(2, 3, 32, 32, generator=torch.Generator()), samples(2), mode='loss')
+    assert torch.equal(torch.random.get_rng_state(), random_state)
+    alone = student()
+    assert model.state_dict().keys() == alone.state_dict().keys()
+    assert len(list(model.parameters())) == len(list(alone.parameters()))
+    average = copy.deepcopy(model)
+    assert average.distillation.teacher is model.distillation.teacher
+
+
+def test_predictions_need_no_teacher():
+    model = student(teacher={'type': 'mmpola.OnnxClassifier', 'file': 'absent.onnx'})
+    images = torch.randn(2, 3, 32, 32)
+    assert len(model(images, mode='predict')) == 2
+    with pytest.raises(ValueError, match=r'teacher\.file: expected .*absent\.onnx'):
+        model(images, samples(2), mode='loss')
+
+
+def test_an_onnx_file_teaches_as_its_model(tmp_path):
+    pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    module = nn.Sequential(nn.Conv2d(3, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    file = tmp_path / 'teacher.onnx'
+    batch = torch.export.Dim('batch')
+    example = torch.randn(2, 3, 16, 16)
+    torch.onnx.export(module, (example,), file, dynamic_shapes=({0: batch},), dynamo=True)
+    teacher = Teacher(
+        {'type': 'mmpola.OnnxClassifier', 'file': str(file)},
+        mean=IMAGENET_DEFAULT_MEAN,
+        std=IMAGENET_DEFAULT_STD,
+    )
+    images = torch.randn(5, 3, 16, 16)
+    assert_close(teacher(images), module(images), atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_of_timm_brings_its_size_and_normalisation(tmp_path):
+    import timm
+
+    model = timm.create_model('test_vit')
+    torch.save(model.state_dict(), tmp_path / 'weights.pth')
+    config = {
+        'type': 'mmpola.TimmClassifier',
+        'model_name': 'test_vit',
+        'checkpoint_path': str(tmp_path / 'weights.pth'),
+    }
+    teacher = Teacher(config)
+    known = model.pretrained_cfg
+    assert teacher.image_size == known['input_size'][-1]
+    images = torch.randn(1, 3, 32, 32)
+    assert teacher(images).shape == (1, 1000)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'name'),
+    [
+        ({'distillation': {'weight': 0.5}}, 'teacher'),
+        ({'teacher': KNOWN, 'distillation': {'kind': 'warm'}}, 'distillation.kind'),
+        ({'teacher': KNOWN, 'distillation': {'weight': 0}}, 'distillation.weight'),
+        ({'teacher': KNOWN, 'distillation': {'temperature': 0}}, 'distillation.temperature'),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, name):
+    with pytest.raises(ValueError, match=f'^{name}: expected '):
+        student(**arguments)
+
+
+def test_a_teacher_with_random_weights_or_other_classes_is_refused():
+    images = torch.randn(2, 3, 32, 32)
+    with pytest.raises(ValueError, match=r'^teacher\.init_cfg: expected '):
+        student(teacher={'type': 'mmengine.KnownTeacher'})(images, samples(2), mode='loss')
+    model = ImageClassifier(copy.deepcopy(BACKBONE), 4, teacher=KNOWN)
+    with pytest.raises(ValueError, match=r'^teacher: expected 4 classes like the model, got 3'):
+        model(images, samples(2), mode='loss')
+
+
+def test_images_without_labels_are_read_and_mixed(tmp_path):
+    for path in ('a.jpg', 'inner/b.png', 'inner/.hidden.png'):
+        file = tmp_path / path
+        file.parent.mkdir(exist_ok=True)
+        Image.new('RGB', (40, 30), (200, 10, 10)).save(file)
+    images = UnlabelledImages(str(tmp_path), training=False, transform={'input_size': 32})
+    assert len(images) == 2
+    item = images[1]
+    assert item['inputs'].shape == (3, 32, 32)
+    assert item['data_samples'].img_path == str(tmp_path / 'inner' / 'b.png')
+    preprocessor = ClassificationPreprocessor(mixup={'mixup_alpha': 1.0}, label_smoothing=0.1)
+    batch = torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
+    data = {'inputs': batch, 'data_samples': samples(2, labels=False)}
+    mixed = preprocessor(data, training=True)['inputs']
+    assert 0 < mixed[0].mean() < 1
+    (tmp_path / 'c.jpg').write_bytes(io.BytesIO(b'no image').getvalue())
+    with pytest.raises(OSError, match=r'c\.jpg: expected an image that can be read'):
+        UnlabelledImages(str(tmp_path), training=False, transform={'input_size': 32})[1]
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(ValueError, match='expected images'):
+        UnlabelledImages(str(tmp_path / 'empty'), training=True, transform={'input_size': 32})
