@@ -21,7 +21,7 @@ from tests.helpers.configs import (
     remember_packages,
 )
 from tests.helpers.processes import environment
-from tests.helpers.training import write_images
+from tests.helpers.training import forget_runs, write_images
 
 GOLDEN = ROOT / 'tests' / 'golden'
 
@@ -39,6 +39,20 @@ def pytest_collection_finish():
     """Exempt imports from garbage collection, which took a fifth of the time of short runs."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _freeze():
+    """Exempt what a test file leaves, too: MMEngine collects garbage for every data set."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _forget_runs():
+    yield
+    forget_runs()
 
 
 def pytest_runtest_setup():

@@ -57,9 +57,6 @@ def load(folder, tmp_path, monkeypatch):
         else:
             cfg.train_cfg.update(max_iters=2, val_interval=2 if evaluate else 3)
         cfg.default_hooks.logger.interval = 1
-        cfg.visualizer.name = (
-            f'{name} in {tmp_path}'  # MMEngine keeps visualizers by name, one process long
-        )
         cfg.work_dir, cfg.log_level = str(tmp_path / name), 'ERROR'
         return cfg
 

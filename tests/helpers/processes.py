@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import cache
 
 import psutil
-from mmengine.visualization import Visualizer
 
 from mmpola.messages import run_main
 from tests.helpers import ROOT
+from tests.helpers.training import forget_runs
 
 
 def environment():
@@ -139,5 +139,5 @@ def exit_status(main, name, *arguments):
 
 def run_script(name, *arguments):
     """Run tools/`name`.py with these arguments and return its exit status."""
-    Visualizer._instance_dict.clear()  # of earlier runs in this process, which hooks would find
+    forget_runs()
     return exit_status(load_script(name).main, f'{name}.py', *arguments)

@@ -3,7 +3,6 @@
 import copy
 import os
 import signal
-import uuid
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,9 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import barrier, get_world_size
 from mmengine.hooks import Hook
+from mmengine.logging import MessageHub, MMLogger
 from mmengine.runner import Runner
+from mmengine.visualization import Visualizer
 from PIL import Image
 
 from mmpola.checkpoint.safe_load import read_checkpoint
@@ -80,12 +81,17 @@ def small_config(
     return cfg
 
 
+def forget_runs():
+    """Let MMEngine forget all runs: it names one by its second, and keeps what has that name."""
+    for kept in (MessageHub, MMLogger, Visualizer, *Visualizer.__subclasses__()):
+        kept._instance_dict.clear()  # every class has its own
+
+
 def run(cfg, *hooks, resume=False):
     """Train and return the runner."""
     cfg = copy.deepcopy(cfg)
     cfg.resume = resume
-    # MMEngine's default is the current second: two runs would share their log.
-    cfg.experiment_name = uuid.uuid4().hex
+    forget_runs()
     runner = Runner.from_cfg(cfg)
     for hook in hooks:
         runner.register_hook(hook, priority='ABOVE_NORMAL')
