@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    'pola_pvt_nano': ('PolaPVT', {'arch': 'nano', 'pretrain_img_size': 96}),
     'pola_pvt_tiny': ('PolaPVT', {'arch': 'tiny'}),
     'pola_pvt_small': ('PolaPVT', {'arch': 'small'}),
     'pola_pvt_medium': ('PolaPVT', {'arch': 'medium'}),
@@ -18,6 +19,7 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     'pola_pvt_v2_b3': ('PolaPVTv2', {'arch': 'b3'}),
     'pola_pvt_v2_b4': ('PolaPVTv2', {'arch': 'b4'}),
     'pola_pvt_v2_b5': ('PolaPVTv2', {'arch': 'b5'}),
+    'pola_swin_nano': ('PolaSwin', {'arch': 'nano', 'pretrain_img_size': 96}),
     'pola_swin_tiny': ('PolaSwin', {'arch': 'tiny'}),
     'pola_swin_small': ('PolaSwin', {'arch': 'small'}),
     'pola_swin_base': ('PolaSwin', {'arch': 'base'}),
@@ -41,5 +43,8 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name -> (class of `mmpola.backbones`, its arguments)."""
 
-ARCHITECTURES = {name: entry for name, entry in NAMED.items() if set(entry[1]) == {'arch'}}
-"""`NAMED` without other image sizes of an `arch`."""
+OTHER_SIZES = ('pola_swin_small_384', 'pola_swin_base_384')
+"""Models that are an `arch` for other image sizes."""
+
+ARCHITECTURES = {name: entry for name, entry in NAMED.items() if name not in OTHER_SIZES}
+"""A model for each `arch` of each family."""

@@ -33,6 +33,13 @@ from mmpola.layers import (
 )
 
 ARCHS: dict[str, dict[str, Any]] = {
+    'nano': {  # ours: small photographs on a CPU
+        'embed_dims': (32, 64, 128, 256),
+        'depths': (1, 1, 2, 1),
+        'num_heads': (1, 2, 4, 8),
+        'mlp_ratios': (4, 4, 3, 2),
+        'drop_path_rate': 0.0,
+    },
     'tiny': {
         'embed_dims': (64, 128, 320, 512),
         'depths': (2, 2, 2, 2),
@@ -75,8 +82,8 @@ class PolaPVT(Backbone):
     not divide them.
 
     Args:
-        arch: 'tiny', 'small', 'medium', 'large', or dict(embed_dims, depths, num_heads,
-            mlp_ratios), four entries each.
+        arch: 'nano' (ours), 'tiny', 'small', 'medium', 'large', or dict(embed_dims, depths,
+            num_heads, mlp_ratios), four entries each.
         attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter
             per block.
         pola_sr_ratios: per stage, the stride at which linear attention reduces its keys and values

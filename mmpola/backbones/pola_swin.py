@@ -38,6 +38,12 @@ from mmpola.layers import (
 )
 
 ARCHS: dict[str, dict[str, Any]] = {
+    'nano': {  # ours: small photographs on a CPU
+        'embed_dims': 32,
+        'depths': (1, 1, 2, 1),
+        'num_heads': (1, 2, 4, 8),
+        'drop_path_rate': 0.0,
+    },
     'tiny': {
         'embed_dims': 96,
         'depths': (2, 2, 6, 2),
@@ -107,8 +113,8 @@ class PolaSwin(Backbone):
     """Pola-Swin as a feature pyramid; `Backbone` describes the other arguments.
 
     Args:
-        arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depths, num_heads); channels double
-            per stage.
+        arch: 'nano' (ours), 'tiny', 'small', 'base', or dict(embed_dims: int, depths, num_heads);
+            channels double per stage.
         attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, shifted windows), or a
             letter per block.
         window_size: side of the softmax windows, in tokens (12 in the released 384 model).

@@ -3,6 +3,7 @@
     checkpoints/pola_swin_t.pth  ~/weights.pth           a local file
     https://HOST/PATH/weights.pth                        downloaded into torch's hub folder
     hf://OWNER/REPOSITORY/FILE                           downloaded into the Hugging Face cache
+    mmpola://pola_swin_nano                              our weights, which come with mmpola
     mmpola://pola_swin_tiny                              the authors' weights of that model
 
 A file is downloaded once per machine, with the caches and the settings of the libraries
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,15 +31,20 @@ from mmpola.zoo import NAMED
 RELEASED_REPOSITORY = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' weights."""
 
-# Named after the authors' configs; whether their repository names the files so was not checked.
-PUBLISHED_MODELS = {
-    'pola_pvt_tiny': 'pola_pvt_t.pth',
-    'pola_pvt_small': 'pola_pvt_s.pth',
-    'pola_swin_tiny': 'pola_swin_t.pth',
-    'pola_swin_small': 'pola_swin_s.pth',
-    'pola_swin_base': 'pola_swin_b.pth',
-}
-"""Model -> file in `RELEASED_REPOSITORY`, all for images of 224 x 224."""
+PUBLISHED_MODELS = (
+    'pola_pvt_tiny',
+    'pola_pvt_small',
+    'pola_swin_tiny',
+    'pola_swin_small',
+    'pola_swin_base',
+)
+"""Models whose weights are in `RELEASED_REPOSITORY`, all for images of 224 x 224."""
+
+SHIPPED_MODELS = ('pola_swin_nano',)
+"""Models whose weights come with mmpola, trained by us."""
+
+SHIPPED_FOLDER = Path(__file__).parents[1] / 'weights'
+"""Where they are: NAME.safetensors, in half precision."""
 
 POLAFORMER_PP_PAGE = 'https://pan.baidu.com/s/1tjG-Qq2zFwN_HZswAzxarQ?pwd=atba (code atba)'
 """Where the authors of PolaFormer++ publish its weights; no program can download them."""
@@ -47,7 +54,7 @@ LOCAL_FOLDER = Path('checkpoints')
 
 SCHEMES = ('http', 'https', 'hf', 'mmpola')
 
-SIZE_LETTERS = {'tiny': 't', 'small': 's', 'medium': 'm', 'base': 'b', 'large': 'l'}
+SIZE_LETTERS = {'nano': 'n', 'tiny': 't', 'small': 's', 'medium': 'm', 'base': 'b', 'large': 'l'}
 
 OLD_FORMAT_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 """The first bytes of files that torch.save wrote before torch 1.6; later ones are zip files."""
@@ -101,16 +108,17 @@ def resolve_checkpoint(name: str | Path, *, download: bool = True) -> Path:
 
 
 def released_checkpoint(model: str, *, download: bool = True) -> Path:
-    """Find the weights of a model: a file in `checkpoints/`, else in the authors' repository.
+    """Find the weights of a model: in `checkpoints/`, in mmpola, or in the authors' repository.
 
     Args:
-        model: a name of `mmpola.zoo.NAMED`, e.g. 'pola_swin_tiny'. Only the files of
+        model: a name of `mmpola.zoo.NAMED`, e.g. 'pola_swin_tiny'. Only weights of
             `PUBLISHED_MODELS` are downloaded.
-        download: whether it may be.
+        download: whether they may be.
 
     Raises:
-        CheckpointError: there is no such model, or no file in `checkpoints/` and none to download;
-            see also `resolve_checkpoint`.
+        CheckpointError: there is no such model, or no file in `checkpoints/` and none to download,
+            or the repository has no file, or several, with the name of the model; see also
+            `resolve_checkpoint`.
     """
     name = f'mmpola://{model}'
     if model not in NAMED:
@@ -119,12 +127,14 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
     for path in (LOCAL_FOLDER / f'{model}.pth', local):
         if path.is_file():
             return path
+    if model in SHIPPED_MODELS:
+        shipped = SHIPPED_FOLDER / f'{model}.safetensors'
+        if not shipped.is_file():
+            rule = f'expected {shipped}, which comes with mmpola'
+            raise CheckpointError(f'{name}: {rule}, got none; install mmpola again')
+        return shipped
     if model in PUBLISHED_MODELS:
-        any_file = f'hf://{RELEASED_REPOSITORY}/FILE'
-        remedy = f'save it as {local}; {any_file} takes a file of any other name there'
-        return _download_from_hub(
-            name, RELEASED_REPOSITORY, PUBLISHED_MODELS[model], remedy, download
-        )
+        return _published_checkpoint(name, model, local, download)
     reason = 'the authors published no weights of this model; save your own file so'
     if model.startswith('polaformer_pp_'):
         reason = (
@@ -132,6 +142,70 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
             'their repository ZacharyMeng/PolaFormerPP, download it by hand and save it so'
         )
     raise CheckpointError(f'{name}: expected the file {local}, got none; {reason}')
+
+
+def _published_checkpoint(name: str, model: str, local: Path, download: bool) -> Path:
+    """Return the file of the authors' repository that is named like the model, in the cache.
+
+    Nobody promises how the files are named, so the hub is asked which there are. A file in the
+    cache is found without asking. Whether its tensors fit is checked when they are loaded.
+
+    Args:
+        name: what the user wrote.
+        model: one of `PUBLISHED_MODELS`.
+        local: where a user can save the file.
+        download: whether it may be downloaded.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.file_download import repo_folder_name
+    from huggingface_hub.utils import get_session
+
+    folder = repo_folder_name(repo_id=RELEASED_REPOSITORY, repo_type='model')
+    snapshots = Path(constants.HF_HUB_CACHE, folder, 'snapshots')
+    cached = []
+    for path in snapshots.glob('*/**/*'):
+        file = Path(*path.relative_to(snapshots).parts[1:])  # below the folder of a commit
+        if path.is_file() and is_named_like(str(file), model):
+            cached.append(path)
+    if len(cached) == 1:
+        return cached[0]
+    if not download:
+        raise NotDownloadedError(f'{name}: not downloaded yet')
+    address = f'{constants.ENDPOINT}/{RELEASED_REPOSITORY}'
+    any_file = f'hf://{RELEASED_REPOSITORY}/FILE'
+    remedy = f'save the file of this model as {local}'
+    with _errors_in_one_line(name, address, remedy):
+        # Without a network, this ends at once; the hub's client would try for half a minute.
+        get_session().head(address, timeout=REACHED_WITHIN)
+        files = HfApi().list_repo_files(RELEASED_REPOSITORY)
+    found = [file for file in files if is_named_like(file, model)]
+    if len(found) != 1:
+        rule = f'expected one file named like {model} in {address}'
+        shown = listed(found or files, None) or 'an empty repository'
+        raise CheckpointError(f'{name}: {rule}, got {shown}; {any_file} names one of them')
+    return _download_from_hub(name, RELEASED_REPOSITORY, found[0], remedy, download)
+
+
+def is_named_like(file: str, model: str) -> bool:
+    """Whether the path of a checkpoint file names family and size of a model, and no other size.
+
+    Sizes are words or letters, with any separators or none: 'pola_swin_t.pth', 'PolaSwin-Tiny.pth',
+    'swin/tiny/model.safetensors'.
+
+    Args:
+        file: path in a repository.
+        model: one of `PUBLISHED_MODELS`.
+    """
+    _, family, size = model.split('_')
+    stem, _, suffix = file.lower().rpartition('.')
+    if suffix not in ('pth', 'pt', 'bin', 'safetensors'):
+        return False
+    words = re.findall('[a-z]+|[0-9]+', stem.replace(family, f' {family} '))
+    sizes = set()
+    for word, letter in SIZE_LETTERS.items():
+        if word in words or letter in words:
+            sizes.add(word)
+    return family in words and sizes == {size} and '384' not in words
 
 
 def short_name(model: str) -> str:

@@ -12,7 +12,7 @@ from timm.models._hub import load_state_dict_from_path
 from mmpola.backbones import named_backbone
 from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
-from mmpola.checkpoint.hub import PUBLISHED_MODELS, resolve_checkpoint
+from mmpola.checkpoint.hub import PUBLISHED_MODELS, SHIPPED_MODELS, resolve_checkpoint
 from mmpola.checkpoint.load import load_content, shown_source
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.side_effects import read_authors_config
@@ -24,26 +24,30 @@ read_authors_config()
 def pretrained_config(name: str) -> dict[str, Any]:
     """Return timm's config of a model: where its weights are, and how they were evaluated.
 
-    Models without weights to download have no location, so that `timm.list_models(pretrained=True)`
-    leaves them out. The location is `url`, which comes last in timm's order of sources, so that any
+    Models without weights have no location, so that `timm.list_models(pretrained=True)` leaves them
+    out. The location is `url`, which comes last in timm's order of sources, so that any
     source in a user's `pretrained_cfg_overlay` replaces it.
     """
     backbone, arguments = named_backbone(name)
     size = arguments.get('pretrain_img_size', 224)
     url = ''
-    if name in PUBLISHED_MODELS:
+    if name in (*PUBLISHED_MODELS, *SHIPPED_MODELS):
         url = f'mmpola://{name}'
     stride = backbone.block_stride or STRIDES[-1]
     crop_pct = 0.875
+    crop_mode = 'squash'
     if size == 384:
         crop_pct = 1.0
+    elif arguments.get('arch') == 'nano':  # as configs/_base_/pretrain_nano.py evaluates it
+        crop_pct = 1.0
+        crop_mode = 'center'
     return {
         'url': url,
         'input_size': (3, size, size),
         'pool_size': token_grid(size, stride),
         'num_classes': 1000,
         'crop_pct': crop_pct,
-        'crop_mode': 'squash',
+        'crop_mode': crop_mode,
         'interpolation': 'bicubic',
         'mean': IMAGENET_DEFAULT_MEAN,
         'std': IMAGENET_DEFAULT_STD,

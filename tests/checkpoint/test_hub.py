@@ -11,7 +11,9 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import (
     PUBLISHED_MODELS,
     RELEASED_REPOSITORY,
+    SHIPPED_MODELS,
     NoSuchFileError,
+    is_named_like,
     resolve_checkpoint,
     short_name,
 )
@@ -89,7 +91,10 @@ def test_urls_with_the_same_file_name_have_files_of_their_own(hub):
     assert one.read_bytes() != other.read_bytes()
 
 
-@pytest.mark.parametrize('model', [model for model in NAMED if model not in PUBLISHED_MODELS])
+WITHOUT_WEIGHTS = [model for model in NAMED if model not in (*PUBLISHED_MODELS, *SHIPPED_MODELS)]
+
+
+@pytest.mark.parametrize('model', WITHOUT_WEIGHTS)
 def test_a_model_without_published_weights_is_a_local_file_or_nothing(model, hub, tmp_path):
     local = f'checkpoints/{short_name(model)}.pth'
     message = refusal(f'mmpola://{model}')
@@ -101,8 +106,74 @@ def test_a_model_without_published_weights_is_a_local_file_or_nothing(model, hub
     assert not hub.requests
 
 
-def test_the_published_models_have_names():
-    assert PUBLISHED_MODELS.keys() <= NAMED.keys()
+def test_models_with_weights_have_names():
+    assert {*PUBLISHED_MODELS, *SHIPPED_MODELS} <= NAMED.keys()
+
+
+NAMES_OF_FILES = [
+    'pola_{family}_{letter}.pth',
+    'PolaFormer-{Family}-{Size}.pth',
+    'weights/pola{family}_{size}_82.6.safetensors',
+    '{family}/{size}/model.safetensors',
+    'Pola{Family}{Letter}-224.pth',
+]
+
+
+@pytest.mark.parametrize('form', NAMES_OF_FILES)
+def test_the_hub_is_asked_how_its_files_are_named(form, hub, monkeypatch):
+    hub.files.clear()
+    for number, model in enumerate(PUBLISHED_MODELS):
+        _, family, size = model.split('_')
+        names = {'family': family, 'Family': family.title(), 'size': size, 'Size': size.title()}
+        letters = {'letter': size[0], 'Letter': size[0].upper()}
+        hub.files[form.format(**names, **letters)] = content(float(number))
+    hub.files['README.md'] = b'swin t'
+    for number, model in enumerate(PUBLISHED_MODELS):
+        path = resolve_checkpoint(f'mmpola://{model}')
+        assert path.read_bytes() == content(float(number))
+    hub.requests.clear()
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+    assert resolve_checkpoint(MODEL).read_bytes() == content(2.0)
+    assert not hub.requests
+
+
+@pytest.mark.parametrize(
+    ('file', 'model'),
+    [
+        ('pola_swin_s.pth', 'pola_swin_tiny'),
+        ('pola_pvt_t.pth', 'pola_swin_tiny'),
+        ('pola_swin_t_384.pth', 'pola_swin_tiny'),
+        ('swin_tiny_and_small.pth', 'pola_swin_tiny'),
+        ('pola_swin_t.txt', 'pola_swin_tiny'),
+        ('latest_swin.pth', 'pola_swin_tiny'),
+    ],
+)
+def test_files_of_other_models_are_told_apart(file, model):
+    assert not is_named_like(file, model)
+
+
+@pytest.mark.parametrize('files', [['model.bin'], ['pola_swin_t.pth', 'swin_tiny_ema.pth'], []])
+def test_no_file_or_several_are_listed(files, hub):
+    hub.files.clear()
+    hub.files.update(dict.fromkeys(files, content()))
+    message = refusal(MODEL)
+    assert message.startswith(f'{MODEL}: expected one file named like pola_swin_tiny in {hub.url}/')
+    assert all(file in message for file in files)
+    assert message.endswith(f'; hf://{RELEASED_REPOSITORY}/FILE names one of them')
+    assert not hub.gets
+
+
+def test_shipped_weights_need_no_network(hub, tmp_path, monkeypatch):
+    model = SHIPPED_MODELS[0]
+    monkeypatch.setattr('mmpola.checkpoint.hub.SHIPPED_FOLDER', tmp_path)
+    path = tmp_path / f'{model}.safetensors'
+    assert refusal(f'mmpola://{model}') == (
+        f'mmpola://{model}: expected {path}, which comes with mmpola, got none; '
+        'install mmpola again'
+    )
+    path.write_bytes(save({'a': torch.ones(3)}))
+    assert resolve_checkpoint(f'mmpola://{model}', download=False) == path
+    assert not hub.requests
 
 
 RELEASED = f'{{url}}/{RELEASED_REPOSITORY}/resolve/main'
@@ -113,12 +184,6 @@ NOT_DOWNLOADED = [
         f'{RELEASED}/none.pth on another machine and give its path',
     ),
     ('{url}/none.pth', '404', '{url}/none.pth on another machine and give its path'),
-    (
-        'mmpola://pola_pvt_small',
-        '404',
-        f'{RELEASED}/pola_pvt_s.pth on another machine and save it as checkpoints/pola_pvt_s.pth; '
-        f'hf://{RELEASED_REPOSITORY}/FILE takes a file of any other name there',
-    ),
     (
         'http://127.0.0.1:9/weights.pth',
         'refused',
@@ -139,7 +204,9 @@ def test_what_cannot_be_downloaded_says_why_and_names_the_address(hub, name, rea
 @pytest.mark.parametrize('name', [HUB, MODEL])
 def test_offline_what_is_not_in_the_cache_is_refused(hub, name, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
-    address = f'{hub.url}/{RELEASED_REPOSITORY}/resolve/main/pola_swin_t.pth'
+    address = f'{hub.url}/{RELEASED_REPOSITORY}'
+    if name == HUB:
+        address += '/resolve/main/pola_swin_t.pth'
     assert f'; download {address} on another machine' in refusal(name)
     assert not hub.requests
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', False)
@@ -176,8 +243,8 @@ def test_other_formats_are_checkpoints_too(hub, tmp_path):
             'expected a path or one of http://, https://, hf://, mmpola://',
         ),
         ('hf://owner/file.pth', 'expected hf://OWNER/REPOSITORY/FILE'),
-        ('mmpola://pola_swin_t', 'expected mmpola:// and one of pola_pvt_tiny, '),
-        ('mmpola://../secret', 'expected mmpola:// and one of pola_pvt_tiny, '),
+        ('mmpola://pola_swin_t', 'expected mmpola:// and one of pola_pvt_nano, '),
+        ('mmpola://../secret', 'expected mmpola:// and one of pola_pvt_nano, '),
     ],
 )
 def test_other_names_are_refused_without_a_network(name, rule, hub):

@@ -11,7 +11,7 @@ from timm.models import group_modules, group_parameters
 from torch.testing import assert_close
 
 import mmpola.timm
-from mmpola.checkpoint.hub import PUBLISHED_MODELS
+from mmpola.checkpoint.hub import PUBLISHED_MODELS, SHIPPED_MODELS
 from mmpola.layers import position_tables
 from mmpola.zoo import NAMED
 from tests.helpers.models import PLUS, SMALL, SWIN, images
@@ -29,23 +29,22 @@ def test_every_model_is_registered(name):
     assert model.num_classes == 7
     assert model.get_classifier().weight.shape[:2] == (7, model.head_hidden_size)
     config = timm.data.resolve_model_data_config(model)
+    size, crop_pct, crop_mode = (224, 0.875, 'squash')
     if name.endswith('384'):
-        assert config['input_size'] == (3, 384, 384)
-        assert config['crop_pct'] == 1.0
-    else:
-        assert config['input_size'] == (3, 224, 224)
-        assert config['crop_pct'] == 0.875
+        size, crop_pct = (384, 1.0)
+    elif name.endswith('nano'):
+        size, crop_pct, crop_mode = (96, 1.0, 'center')
+    assert config['input_size'] == (3, size, size)
+    assert config['crop_pct'] == crop_pct
     assert config['interpolation'] == 'bicubic'
-    assert config['crop_mode'] == 'squash'
+    assert config['crop_mode'] == crop_mode
     weights = model.state_dict()
     first_conv = model.default_cfg['first_conv']
     assert isinstance(model.get_submodule(first_conv), torch.nn.Conv2d)
     assert {f'{first_conv}.weight', f'{model.default_cfg["classifier"]}.weight'} <= weights.keys()
-    if name in PUBLISHED_MODELS:
-        assert model.default_cfg['url'] == f'mmpola://{name}'
-    else:
-        assert model.default_cfg['url'] == ''
-    assert timm.models.is_model_pretrained(name) == (name in PUBLISHED_MODELS)
+    has_weights = name in (*PUBLISHED_MODELS, *SHIPPED_MODELS)
+    assert model.default_cfg['url'] == (f'mmpola://{name}' if has_weights else '')
+    assert timm.models.is_model_pretrained(name) == has_weights
     assert model.default_cfg == model.pretrained_cfg
 
 
