@@ -20,11 +20,11 @@ REGISTERED_NAMES: dict[str, dict[str, str]] = {
         **{name: PUBLIC_NAMES[name] for name in dir(backbones)},
         'ClassificationPreprocessor': 'mmpola.classification.preprocessor',
         'ImageClassifier': 'mmpola.classification.image_classifier',
-        'OnnxClassifier': 'mmpola.classification.teacher',
+        'OnnxTeacher': 'mmpola.classification.teacher',
         'SequenceClassifier': 'mmpola.lra.classifier',
         'SequenceEncoder': 'mmpola.lra.encoder',
         'SequencePreprocessor': 'mmpola.lra.preprocessor',
-        'TimmClassifier': 'mmpola.classification.teacher',
+        'TimmTeacher': 'mmpola.classification.teacher',
     },
     'DATASETS': {
         'ByteText': 'mmpola.lra.texts',

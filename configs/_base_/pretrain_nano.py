@@ -21,7 +21,7 @@ model = dict(
     init_cfg=dict(type='Xavier', layer='Linear', distribution='uniform'),
     data_preprocessor=dict(label_smoothing=0.0),
     teacher=dict(
-        type='mmpola.OnnxClassifier',
+        type='mmpola.OnnxTeacher',
         file='checkpoints/efficientnet_lite0.onnx',
         image_size=160,
         mean=(127 / 255,) * 3,

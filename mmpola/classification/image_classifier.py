@@ -33,7 +33,7 @@ class ImageClassifier(Classifier, BaseModel):
         init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), to load backbone and head from
             one file; or anything else that a `Backbone` takes.
         teacher: None, or the config of a trained classifier, for example
-            dict(type='mmpola.TimmClassifier', model_name='resnet50'), with arguments of
+            dict(type='mmpola.TimmTeacher', model_name='resnet50'), with arguments of
             `mmpola.classification.teacher.Teacher`. It is in no checkpoint.
         distillation: how to learn from the teacher: arguments of
             `mmpola.classification.teacher.Distillation`.

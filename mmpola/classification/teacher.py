@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mmpola.registry import MODELS
 
 
-class OnnxClassifier(nn.Module):
+class OnnxTeacher(nn.Module):
     """A classifier in an ONNX file, run by onnxruntime, which is far faster than PyTorch on a CPU.
 
     Args:
@@ -48,7 +48,7 @@ class OnnxClassifier(nn.Module):
         return torch.from_numpy(outputs[0]).to(images.device)
 
 
-class TimmClassifier(nn.Module):
+class TimmTeacher(nn.Module):
     """A model of timm with its trained weights.
 
     Args:
@@ -79,12 +79,12 @@ class Teacher:
     Copies of the student, such as an average of its weights, share it.
 
     Args:
-        model: config of a registered classifier with weights: `mmpola.OnnxClassifier`,
-            `mmpola.TimmClassifier`, or a classifier with an `init_cfg`.
+        model: config of a registered classifier with weights: `mmpola.OnnxTeacher`,
+            `mmpola.TimmTeacher`, or a classifier with an `init_cfg`.
         image_size: side, in pixels, to which the images are resized; None: timm's for a
-            TimmClassifier, else they stay as they are.
+            TimmTeacher, else they stay as they are.
         mean: of the teacher's input, per channel, where 1 is white; None: timm's for a
-            TimmClassifier, else ImageNet's.
+            TimmTeacher, else ImageNet's.
         std: as `mean`.
         student_mean: of the student's input: what the data's `transform` has subtracted.
         student_std: as `student_mean`.
@@ -106,7 +106,7 @@ class Teacher:
         # The student's random numbers are the same with and without a teacher.
         with torch.random.fork_rng(devices=[]):
             self.model: nn.Module = MODELS.build(model)
-            if not isinstance(self.model, (OnnxClassifier, TimmClassifier)):
+            if not isinstance(self.model, (OnnxTeacher, TimmTeacher)):
                 if not model.get('init_cfg'):
                     rule = "expected dict(type='Pretrained', checkpoint=FILE)"
                     raise ValueError(f'teacher.init_cfg: {rule}, got None: random weights')

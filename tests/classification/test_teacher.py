@@ -137,7 +137,7 @@ def test_the_teacher_is_in_no_state_and_copies_share_it():
 
 
 def test_predictions_need_no_teacher():
-    model = student(teacher={'type': 'mmpola.OnnxClassifier', 'file': 'absent.onnx'})
+    model = student(teacher={'type': 'mmpola.OnnxTeacher', 'file': 'absent.onnx'})
     images = torch.randn(2, 3, 32, 32)
     assert len(model(images, mode='predict')) == 2
     with pytest.raises(ValueError, match=r'teacher\.file: expected .*absent\.onnx'):
@@ -153,7 +153,7 @@ def test_an_onnx_file_teaches_as_its_model(tmp_path):
     example = torch.randn(2, 3, 16, 16)
     torch.onnx.export(module, (example,), file, dynamic_shapes=({0: batch},), dynamo=True)
     teacher = Teacher(
-        {'type': 'mmpola.OnnxClassifier', 'file': str(file)},
+        {'type': 'mmpola.OnnxTeacher', 'file': str(file)},
         mean=IMAGENET_DEFAULT_MEAN,
         std=IMAGENET_DEFAULT_STD,
     )
@@ -167,7 +167,7 @@ def test_a_model_of_timm_brings_its_size_and_normalisation(tmp_path):
     model = timm.create_model('test_vit')
     torch.save(model.state_dict(), tmp_path / 'weights.pth')
     config = {
-        'type': 'mmpola.TimmClassifier',
+        'type': 'mmpola.TimmTeacher',
         'model_name': 'test_vit',
         'checkpoint_path': str(tmp_path / 'weights.pth'),
     }
