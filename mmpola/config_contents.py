@@ -108,3 +108,20 @@ def class_list_problem(
                 f'got {listed(given[label:]) or "none"}'
             )
     return None
+
+
+def head_ignore_index(model: Any) -> int | None:
+    """Return the label that the segmentation heads of a model ignore; None if they differ."""
+    found = set()
+    for key, node in nodes(model, 'model'):
+        name = key.rstrip('.0123456789').split('.')[-1]  # there may be several
+        if name in ('decode_head', 'auxiliary_head') and 'num_classes' in node:
+            found.add(node.get('ignore_index', 255))
+    if len(found) > 1:
+        return None
+    return int(next(iter(found), 255))
+
+
+def evaluators(cfg: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (config key, dict) of every dict in the evaluator of a split of a config."""
+    yield from nodes(cfg.get(f'{split}_evaluator'), f'{split}_evaluator')

@@ -1,7 +1,8 @@
 """Draws what the linear attention of a trained model does with images, and writes it as JSON.
 
     python tools/analyze.py CONFIG CHECKPOINT IMAGES… --out DIR [--points X,Y …] [--layers NAME …]
-                            [--device cuda:0] [--overwrite] [--cfg-options KEY=VALUE …]
+                            [--device cuda:0] [--overwrite] [--skip-checks NAME …]
+                            [--cfg-options KEY=VALUE …]
 
 IMAGES are files and folders (searched recursively). DIR gets the same subfolders as a given folder.
 For NAME.jpg it contains, as PNG and as PDF,
@@ -32,7 +33,8 @@ import sys
 from pathlib import Path
 
 from mmpola.apps import analysis
-from mmpola.apps.image_reader import load_image_config, loading_notes, open_reader
+from mmpola.apps.data_checks import add_skip_argument, image_lines
+from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.engine.config import add_device_argument, add_model_arguments, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
@@ -65,6 +67,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--overwrite', action='store_true', help='overwrite results of an earlier run'
     )
+    add_skip_argument(parser)
     add_options_argument(parser)
     args = parser.parse_args()
     args.points = analysis.parse_points(args.points)
@@ -86,8 +89,8 @@ def main() -> None:
     check_outputs(outputs, args.overwrite)
 
     counts = analysis.analyze(model, reader, images, args.out, args.points, layers)
-    for note in loading_notes(reader.first, None):
-        print(note)
+    for line in image_lines(cfg, reader.first):
+        print(line)
     done = f'{counted(counts.done, "image")} done, {counts.skipped} skipped'
     print(f'{args.out}: {done}; {counted(len(layers), "layer")} each')
     if counts.done == 0:

@@ -1,7 +1,7 @@
 """Shows what the linear attention of a trained model does with an image, in a local web page.
 
     python tools/explore.py CONFIG CHECKPOINT [--port N] [--device cuda:0]
-                            [--cfg-options KEY=VALUE …]
+                            [--skip-checks NAME …] [--cfg-options KEY=VALUE …]
 
 Drop the file of an image on the page, click a point, and choose a layer and a head: the page draws
 the same figures as tools/analyze.py, which docs/analysis.md explains. The file is read by the test
@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from mmengine.config import Config
 from numpy.typing import NDArray
 
 from mmpola.apps import analysis
-from mmpola.apps.image_reader import ImageReader, load_image_config, loading_notes, open_reader
+from mmpola.apps.data_checks import add_skip_argument, image_lines
+from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
 from mmpola.engine.config import add_device_argument, add_model_arguments, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
@@ -35,7 +37,8 @@ MEAN = 'mean'
 class Explorer:
     """What the page draws, without the page. The last image runs through the backbone once."""
 
-    def __init__(self, model: Any, reader: ImageReader) -> None:
+    def __init__(self, cfg: Config, model: Any, reader: ImageReader) -> None:
+        self.cfg = cfg
         self.model = model
         self.reader = reader
         self.layers = analysis.linear_layers(model.backbone)
@@ -48,8 +51,8 @@ class Explorer:
     def picture(self, path: str) -> NDArray[Any]:
         """Return the image as it is shown, RGB uint8 [H, W, 3]."""
         scene, _ = self.open(path)
-        for note in loading_notes(self.reader.first, None):
-            print(note)
+        for line in image_lines(self.cfg, self.reader.first):
+            print(line)
         return scene.pixels
 
     def heads(self, name: str) -> list[str]:
@@ -135,6 +138,7 @@ def main() -> None:
     add_model_arguments(parser)
     parser.add_argument('--port', type=int, help='port of the page (default: a free one)')
     add_device_argument(parser)
+    add_skip_argument(parser)
     add_options_argument(parser)
     args = parser.parse_args()
     import gradio as gr  # after the arguments, so that -h works without it
@@ -142,7 +146,7 @@ def main() -> None:
     cfg, model = load_image_config(args)
     checkpoint = read_checkpoint_for(args.checkpoint, model)
     model = unwrapped(load_model(model, checkpoint)).to(args.device)
-    page = build_page(Explorer(model, open_reader(cfg)), Path(args.config).stem)
+    page = build_page(Explorer(cfg, model, open_reader(cfg)), Path(args.config).stem)
     fonts = ['system-ui', 'sans-serif']  # gradio's own are loaded from the network
     page.launch(
         server_name='127.0.0.1',

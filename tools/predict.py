@@ -1,7 +1,8 @@
 """Draws what a detector, segmenter or classifier finds in images, and writes it to files.
 
     python tools/predict.py CONFIG CHECKPOINT IMAGES… --out DIR [--score-thr 0.3] [--overwrite]
-                            [--device cuda:0] [--compile [BACKEND]] [--cfg-options KEY=VALUE …]
+                            [--device cuda:0] [--compile [BACKEND]] [--skip-checks NAME …]
+                            [--cfg-options KEY=VALUE …]
 
 IMAGES are files and folders (searched recursively). For NAME.jpg, DIR contains
 
@@ -29,7 +30,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mmpola.apps.image_reader import load_image_config, loading_notes, open_reader
+from mmpola.apps.data_checks import add_skip_argument, image_lines
+from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.apps.prediction.predictor import Predictor, result_files
 from mmpola.engine.config import (
     add_compile_argument,
@@ -63,6 +65,7 @@ def parse_args() -> argparse.Namespace:
         '--overwrite', action='store_true', help='overwrite results of an earlier run'
     )
     add_compile_argument(parser)
+    add_skip_argument(parser)
     add_options_argument(parser)
     return parser.parse_args()
 
@@ -93,8 +96,8 @@ def main() -> None:
         done += 1
         if prediction.best_score is not None:
             best_score = max(best_score or 0.0, prediction.best_score)
-    for note in loading_notes(reader.first, None):
-        print(note)
+    for line in image_lines(cfg, reader.first):
+        print(line)
     if best_score is not None and best_score <= args.score_thr:
         print(
             f'nothing is drawn: the highest score is {best_score:.3f}, which is not above '

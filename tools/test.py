@@ -1,7 +1,8 @@
 """Evaluates a checkpoint and, with --show-dir, draws predictions next to the ground truth.
 
     python tools/test.py CONFIG CHECKPOINT [--weights model|ema] [--work-dir DIR] [--show-dir DIR]
-                                           [--compile [BACKEND]] [--cfg-options KEY=VALUE …]
+                                           [--compile [BACKEND]] [--skip-checks NAME …]
+                                           [--cfg-options KEY=VALUE …]
     python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny
     bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 
@@ -16,7 +17,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.data_checks import check_data, print_table
+from mmpola.apps.data_checks import add_skip_argument, check_data
 from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
 from mmpola.classification.data_config import name_imagenet_classes, name_trained_classes
 from mmpola.engine.config import (
@@ -46,6 +47,7 @@ def parse_args() -> argparse.Namespace:
         '--show-dir', help='draw predictions next to the ground truth into this folder'
     )
     add_compile_argument(parser)
+    add_skip_argument(parser)
     add_options_argument(parser)
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
     return parser.parse_args()
@@ -63,11 +65,11 @@ def main() -> None:
     checkpoint = read_checkpoint_for(args.checkpoint, model, args.weights)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)
-    reports = check_data(cfg, splits=('test',))
+    lines = check_data(cfg, splits=('test',)).lines()
     if place(cfg.launcher).rank == 0:
-        print_table(reports)
+        print(*lines, sep='\n')
     ensure_checked()
-    evaluate(cfg, checkpoint)
+    evaluate(cfg, checkpoint, lines)
 
 
 if __name__ == '__main__':

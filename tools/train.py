@@ -2,7 +2,7 @@
 
     python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--overwrite]
                                  [--amp [float16|bfloat16]] [--auto-scale-lr] [--compile [BACKEND]]
-                                 [--cfg-options KEY=VALUE …]
+                                 [--skip-checks NAME …] [--cfg-options KEY=VALUE …]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
 Model, data and pretrained weights are checked before training starts. Logs and checkpoints go
@@ -16,8 +16,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.data_checks import check_data, print_table
-from mmpola.engine.advice import training_advice
+from mmpola.apps.data_checks import add_skip_argument, check_data
 from mmpola.engine.config import (
     add_compile_argument,
     add_options_argument,
@@ -66,6 +65,7 @@ def parse_args() -> argparse.Namespace:
         'of the config',
     )
     add_compile_argument(parser)
+    add_skip_argument(parser)
     add_options_argument(parser)
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
     return parser.parse_args()
@@ -93,13 +93,11 @@ def main() -> None:
     resumed = decide_resume(cfg, args.overwrite, model)
     if resumed.finished:
         return
-    reports = check_data(cfg, splits=('train', 'val'))
+    lines = check_data(cfg, splits=('train', 'val'), model=model).lines()
     if place(cfg.launcher).rank == 0:
-        print_table(reports)
-    for line in training_advice(cfg):
-        print(line)
+        print(*lines, sep='\n')
     ensure_checked()
-    train(cfg, model, args.overwrite, resumed.classes)
+    train(cfg, model, args.overwrite, resumed.classes, lines)
 
 
 if __name__ == '__main__':

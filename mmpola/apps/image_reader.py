@@ -30,7 +30,7 @@ from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
 from mmpola.side_effects import ignore_warnings_about_images
 
 FIRST_IMAGES = 8
-"""Number of loaded images that `loading_notes` is given."""
+"""Number of loaded images that `channels_note` and `sixteen_bits_note` are given."""
 
 
 def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
@@ -318,40 +318,42 @@ class DataInfos:
         return {**copy.deepcopy(self._common), 'img_path': str(path), 'img_id': 0}
 
 
-def loading_notes(
-    images: Iterable[tuple[str | Path, NDArray[Any]]], in_channels: int | None
-) -> list[str]:
-    """Describe what is wrong with the first images as they were loaded: a line for each fault.
+def channels_note(
+    images: Iterable[tuple[str | Path, NDArray[Any]]], in_channels: int
+) -> str | None:
+    """Describe the first image that was loaded with other channels than the backbone reads.
 
-    There are two: the number of channels is not what the backbone reads, and the values of 16-bit
-    files are so small that the loader's 8 bits, or the usual mean and std, leave nothing of them.
+    Args:
+        images: (file, pixels [H, W] or [H, W, C] as the pipeline loaded them).
+        in_channels: channels that the backbone reads.
+    """
+    notes = (_channels_note(path, pixels, in_channels) for path, pixels in images)
+    return next((note for note in notes if note is not None), None)
+
+
+def sixteen_bits_note(images: Iterable[tuple[str | Path, NDArray[Any]]]) -> str | None:
+    """Describe a loader whose 8 bits, or the usual mean and std, leave nothing of 16-bit files.
 
     Args:
         images: (file, pixels [H, W] or [H, W, C] as the pipeline loaded them) of the first images.
-        in_channels: channels that the backbone reads; None: they are not compared.
     """
     images = list(images)
-    notes = []
-    if in_channels is not None:
-        for path, pixels in images:
-            if note := _channels_note(path, pixels, in_channels):
-                notes.append(note)
-                break
-    if images and all(pixels.size > 0 for _, pixels in images):
-        largest = max(pixels.max() for _, pixels in images)
-        pixels = images[0][1]
-        is_whole = pixels.dtype.kind in 'iu' or bool((pixels == np.round(pixels)).all())
-        # 12 of 16 bits become 4 of 8: at most 15 of 255.
-        is_8_bit = is_whole and pixels.dtype.itemsize != 2 and largest < 32
-        is_16_bit = pixels.dtype == np.uint16 and largest < 0.01 * 65535
-        if (is_8_bit or is_16_bit) and all(_has_16_bits(path) for path, _ in images):
-            limit = 255 if is_8_bit else 65535
-            notes.append(
-                f'the largest value of the first 16-bit images ({Path(images[0][0]).name} …) is '
-                f"{largest:g} of {limit} as loaded; load them with color_type='unchanged' and "
-                'to_float32=True, and set mean and std of data_preprocessor to those of the values'
-            )
-    return notes
+    if not images or not all(pixels.size > 0 for _, pixels in images):
+        return None
+    largest = max(pixels.max() for _, pixels in images)
+    pixels = images[0][1]
+    is_whole = pixels.dtype.kind in 'iu' or bool((pixels == np.round(pixels)).all())
+    # 12 of 16 bits become 4 of 8: at most 15 of 255.
+    is_8_bit = is_whole and pixels.dtype.itemsize != 2 and largest < 32
+    is_16_bit = pixels.dtype == np.uint16 and largest < 0.01 * 65535
+    if not (is_8_bit or is_16_bit) or not all(_has_16_bits(path) for path, _ in images):
+        return None
+    limit = 255 if is_8_bit else 65535
+    return (
+        f'the largest value of the first 16-bit images ({Path(images[0][0]).name} …) is '
+        f"{largest:g} of {limit} as loaded; load them with color_type='unchanged' and "
+        'to_float32=True, and set mean and std of data_preprocessor to those of the values'
+    )
 
 
 @contextlib.contextmanager

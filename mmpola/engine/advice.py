@@ -1,4 +1,4 @@
-"""Lines to print when a run's schedule, warm-up or image sizes do not fit each other."""
+"""Lines to print when the schedule or the warm-up of a run does not fit its length."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.optim.scheduler.param_scheduler import INF
 
-from mmpola.config_contents import inner_datasets
-
 WARM_UPS = ('LinearLR', 'ConstantLR', 'QuadraticWarmupLR')
 """Schedules that start below the learning rate."""
-
-
-def training_advice(cfg: Config) -> list[str]:
-    """Return the lines for the config of a training run."""
-    lines = [length_advice(cfg), image_size_advice(cfg)]
-    return [line for line in lines if line is not None]
 
 
 def length_advice(cfg: Config) -> str | None:
@@ -77,28 +69,6 @@ def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
     if 'milestones' in part:
         scaled['milestones'] = [max(1, round(step * factor)) for step in part['milestones']]
     return scaled
-
-
-def image_size_advice(cfg: Config) -> str | None:
-    """Warn if a classifier trains on images of another size than it is evaluated on."""
-    trained = _image_size(cfg.train_dataloader)
-    evaluated = _image_size(cfg.get('val_dataloader') or {})
-    if trained is None or evaluated is None or trained == evaluated:
-        return None
-    return (
-        f'train_dataloader: images of {trained} pixels, but val_dataloader has {evaluated}; to '
-        f'evaluate what is trained: --cfg-options val_dataloader.dataset.transform.input_size='
-        f'{trained} test_dataloader.dataset.transform.input_size={trained}'
-    )
-
-
-def _image_size(dataloader: dict[str, Any]) -> Any:
-    """Return the `input_size` of a classifier's data set; None for other data."""
-    for dataset in inner_datasets(dataloader.get('dataset') or {}):
-        transform = dataset.get('transform')
-        if isinstance(transform, dict):
-            return transform.get('input_size')
-    return None
 
 
 def warm_up_advice(schedulers: Any, steps: int) -> str | None:

@@ -19,11 +19,12 @@ from mmpola.side_effects import find_configs_of_mmseg
 
 find_configs_of_mmseg()
 
-READ_BY_MMENGINE = {
+READ_KEYS = {
     *inspect.signature(Runner).parameters,
     *inspect.signature(FlexibleRunner).parameters,
     'activation_checkpointing',
     'compile',
+    'data_checks',
     'efficient_conv_bn_eval',
     'find_unused_parameters',
     'init_weights_for_test_or_val',
@@ -31,7 +32,7 @@ READ_BY_MMENGINE = {
     'runner_type',
     'sync_bn',
 }
-"""First words of the keys that MMEngine's runners read, as arguments or in the config."""
+"""First words of the keys that MMEngine's runners or our checks of data read."""
 
 
 class OptionsAction(DictAction):
@@ -89,11 +90,11 @@ def add_compile_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """Read the config file and apply `--cfg-options`, `--launcher` and `--work-dir`.
+    """Read the config file and apply the arguments that change it.
 
     Args:
-        args: the script's arguments: `config`, `cfg_options` and, if it has them, `launcher` and
-            `work_dir`.
+        args: the script's arguments: `config`, `cfg_options` and, if it has them, `skip_checks`,
+            `launcher` and `work_dir`.
 
     Raises:
         UsageError: the file does not exist, or it or one of its bases cannot be read.
@@ -106,6 +107,9 @@ def load_config(args: argparse.Namespace) -> Config:
         raise UsageError(f'{args.config}: {first_line(error)}') from error
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)
+    if getattr(args, 'skip_checks', []):
+        checks = cfg.get('data_checks') or {}
+        cfg.data_checks = {**checks, 'skip': [*(checks.get('skip') or []), *args.skip_checks]}
     for split in ('train', 'val', 'test'):
         loader = cfg.get(f'{split}_dataloader') or {}
         if loader.get('num_workers') == 0:
@@ -128,13 +132,13 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
     """
     for key in options:
         words = key.split('.')
-        if words[0] not in READ_BY_MMENGINE and words[0] not in cfg:
-            near = get_close_matches(words[0], [*READ_BY_MMENGINE, *cfg.keys()], n=1)
+        if words[0] not in READ_KEYS and words[0] not in cfg:
+            near = get_close_matches(words[0], [*READ_KEYS, *cfg.keys()], n=1)
             advice = ''.join(f'; did you mean {name}?' for name in near)
             raise UsageError(
                 f'--cfg-options: expected a key of MMEngine or of the config, got {key}{advice}'
             )
-        if words[0] not in READ_BY_MMENGINE:
+        if words[0] not in READ_KEYS:
             print(
                 f'--cfg-options: {key}: does not change what the file has computed from {words[0]}'
             )

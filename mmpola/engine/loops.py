@@ -135,8 +135,9 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def _check_warm_up(self) -> None:
         """Warn if the run is shorter than the warm-up of its learning rate."""
         advice = warm_up_advice(self.runner.param_schedulers, self._max_iters)
-        if advice is not None:
-            self.runner.logger.warning(advice)
+        skipped = (self.runner.cfg.get('data_checks') or {}).get('skip') or ()
+        if advice is not None and 'warm-up' not in skipped:
+            self.runner.logger.warning(f'{advice} [warm-up]')
 
     def _steps_done(self) -> int:
         """Return how many steps of this epoch were done before the checkpoint was written."""

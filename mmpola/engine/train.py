@@ -119,7 +119,11 @@ class ForgetHook(Hook):
 
 
 def train(
-    cfg: Config, model: nn.Module, overwrite: bool = False, classes: Sequence[str] = ()
+    cfg: Config,
+    model: nn.Module,
+    overwrite: bool = False,
+    classes: Sequence[str] = (),
+    printed: Sequence[str] = (),
 ) -> None:
     """Train with MMEngine's Runner.
 
@@ -128,6 +132,7 @@ def train(
         model: what `validate_config` returned for it.
         overwrite: whether the run may overwrite checkpoints in its work dir.
         classes: of the checkpoint that the run resumes from, which `decide_resume` returned.
+        printed: lines that are on the screen already, for the log file.
 
     Raises:
         UsageError: another training run writes to the work dir; pretrained weights are missing;
@@ -156,17 +161,33 @@ def train(
             hooks.append(ForgetHook())
     with locked(cfg):
         runner = build_runner(cfg, hooks)
+        log_to_file(runner, printed)
         count_accumulation(runner)
         runner.train()
 
 
-def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
-    """Evaluate a checkpoint on the config's test data and return the metrics."""
+def evaluate(
+    cfg: Config, checkpoint: TrainingCheckpoint, printed: Sequence[str] = ()
+) -> dict[str, float]:
+    """Evaluate a checkpoint on the config's test data and return the metrics.
+
+    Args:
+        cfg: config of the run.
+        checkpoint: weights and classes.
+        printed: lines that are on the screen already, for the log file.
+    """
     cfg.load_from = None
     comparison = ClassesHook(checkpoint.path, checkpoint.classes, 'test_dataloader')
     runner = build_runner(cfg, [StartHook(checkpoint.weights), comparison])
+    log_to_file(runner, printed)
     metrics: dict[str, float] = runner.test()
     return metrics
+
+
+def log_to_file(runner: Runner, lines: Sequence[str]) -> None:
+    """Log lines before the first batch, until which the screen hides the level INFO."""
+    for line in lines:
+        runner.logger.info(line)
 
 
 def count_accumulation(runner: Runner) -> None:

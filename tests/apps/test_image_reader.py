@@ -13,7 +13,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, TRANSFORMS
 from mmengine.structures import BaseDataElement
 
-from mmpola.apps.image_reader import LoadedImage, loading_notes, open_reader
+from mmpola.apps.image_reader import LoadedImage, channels_note, open_reader, sixteen_bits_note
 from mmpola.messages import UsageError
 
 ANNOTATIONS = [
@@ -159,34 +159,34 @@ def stored(folder, pixels):
 
 def test_twelve_of_sixteen_bits_are_named(tmp_path):
     values = np.random.default_rng(0).integers(0, 4096, (3, 20, 30, 3)).astype(np.uint16)
-    (note,) = loading_notes(stored(tmp_path, values), 3)
+    note = sixteen_bits_note(stored(tmp_path, values))
     assert note.startswith('the largest value of the first 16-bit images (0.png …) is 15 of 255 ')
     unchanged = [(path, cv2.imread(str(path), -1)) for path in tmp_path.iterdir()]
-    assert loading_notes(unchanged, 3) == []
+    assert sixteen_bits_note(unchanged) is None
     small = [(path, pixels // 10) for path, pixels in unchanged]
-    (note,) = loading_notes(small, 3)
+    note = sixteen_bits_note(small)
     assert ' of 65535 as loaded; ' in note
 
 
 def test_one_bright_image_is_enough(tmp_path):
     values = np.zeros((3, 20, 30, 3), np.uint16)
     values[1, 5, 5] = 40_000
-    assert loading_notes(stored(tmp_path, values), 3) == []
+    assert sixteen_bits_note(stored(tmp_path, values)) is None
 
 
 @pytest.mark.parametrize('dtype', [np.uint8, np.float32])
 def test_dark_images_of_eight_bits_are_no_fault(dtype, tmp_path):
     dark = np.random.default_rng(0).integers(0, 14, (2, 20, 30, 3)).astype(np.uint8)
     images = [(path, pixels.astype(dtype)) for path, pixels in stored(tmp_path, dark)]
-    assert loading_notes(images, 3) == []
+    assert sixteen_bits_note(images) is None
 
 
 @pytest.mark.parametrize('shape', [(20, 30), (20, 30, 1), (20, 30, 4)])
 def test_other_channels_are_named_once(shape):
     channels = shape[2] if len(shape) == 3 else 1
     images = [('a.tif', np.full(shape, 200, np.uint8))] * 2
-    (note,) = loading_notes(images, 3)
+    note = channels_note(images, 3)
     expected = f'expected 3 channels (model.backbone.in_channels), got {channels} from '
     remedy = "set in_channels, or color_type of that step and imdecode_backend='tifffile'"
     assert note == f'{expected}the step that loads a.tif; {remedy}'
-    assert loading_notes(images, channels) == []
+    assert channels_note(images, channels) is None

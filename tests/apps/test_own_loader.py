@@ -95,9 +95,9 @@ def test_every_script_reads_images_as_evaluation_does(four_bands, tmp_path, caps
 
     path, _, inputs = expected[0]
     explore = load_script('explore')
-    reader = open_reader(Config.fromfile(config))
-    model = MODELS.build(Config.fromfile(config).model).eval()
-    scene, _ = explore.Explorer(model, reader).open(path)
+    cfg = Config.fromfile(config)
+    model = MODELS.build(cfg.model).eval()
+    scene, _ = explore.Explorer(cfg, model, open_reader(cfg)).open(path)
     assert torch.equal(scene.inputs, inputs)
     layer = ['--layers', 'stages.0.blocks.0.attn']
     arguments = ['analyze', config, checkpoint, path, '--out', tmp_path / 'analysis', *layer]

@@ -1,9 +1,14 @@
-"""The messages of what is refused."""
+"""The messages of what is refused, and what the checks of data find."""
+
+import re
 
 import pytest
 
 from mmpola.apps.data_checks import check_data
 from mmpola.messages import UsageError
+
+NAMED = re.compile(r'(?P<text>.*) \[(?P<name>[a-z0-9-]+)\]')
+"""A line of a check."""
 
 
 def refusal(function, *arguments, **options):
@@ -22,10 +27,20 @@ def assert_lines(lines, *expected):
         assert line.endswith(str(end))
 
 
-def problems(cfg, **options):
-    """Return the problems that `check_data` reports of training data."""
-    message = refusal(check_data, cfg, ('train',), **options)
-    start, separator, rest = message.partition('the data is not valid')
-    assert separator
-    assert not start
-    return [line.strip() for line in rest.removeprefix(': ').strip().splitlines()]
+def errors(cfg, splits=('train',), **options):
+    """Return (name of the check, text) of each error that `check_data` finds."""
+    message = refusal(check_data, cfg, splits, **options)
+    message = message.removeprefix('the data is not valid: ')
+    found = [NAMED.fullmatch(line.strip()) for line in message.splitlines()]
+    return [(line['name'], line['text']) for line in found if line is not None]
+
+
+def warnings(cfg, splits=('train',), **options):
+    """Return (name of the check, text) of each warning that `check_data` finds."""
+    return [(one.name, one.text) for one in check_data(cfg, splits, **options).found]
+
+
+def only(found, name):
+    """Return the text of the only thing that was found, which the check of this name says."""
+    assert [one for one, _ in found] == [name], found
+    return found[0][1]

@@ -23,7 +23,7 @@ def explorer(classifier, write_checkpoint, tmp_path):
     cfg = Config.fromfile(classifier)
     checkpoint = read_training_checkpoint(write_checkpoint(classifier, tmp_path / 'random.pth'))
     return load_script('explore').Explorer(
-        load_model(build_model(cfg), checkpoint), open_reader(cfg)
+        cfg, load_model(build_model(cfg), checkpoint), open_reader(cfg)
     )
 
 

@@ -24,6 +24,7 @@ def detection(tiny_config, coco):
     """The tiny detector's config, with the copy as training data."""
     cfg = Config.fromfile(tiny_config)
     cfg.train_dataloader.dataset.data_root = f'{coco}/'
+    cfg.param_scheduler = []  # that of the base is for a longer run
     return cfg
 
 
@@ -32,6 +33,7 @@ def segmentation(tiny_segmentation, ade):
     """The tiny segmenter's config, with the copy as training data."""
     cfg = Config.fromfile(tiny_segmentation)
     cfg.train_dataloader.dataset.data_root = str(ade)
+    cfg.param_scheduler = []
     return cfg
 
 

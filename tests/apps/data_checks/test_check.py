@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from array import array
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,22 +13,26 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from PIL import Image
 
-from mmpola.apps.data_checks import DatasetReport, check_data, print_table
+from mmpola.apps.data_checks import Data, check_data
+from mmpola.apps.data_checks.read import Known, Labels, instances_of
+from mmpola.apps.data_checks.report import table_lines
+from mmpola.apps.data_checks.table import CHECKS
 from mmpola.config_contents import predicted_classes
-from tests.helpers.refusals import problems, refusal
+from tests.helpers.refusals import errors, only, refusal, warnings
 from tests.helpers.training import small_config
 
 
-def test_counts(detection, segmentation, annotations, coco, capsys):
-    reports = check_data(detection, whole=True) + check_data(segmentation, whole=True)
-    assert [(data.splits, data.kind, data.images) for data in reports] == [
-        (['train'], 'CocoDataset', 12),
-        (['val', 'test'], 'CocoDataset', 4),
-        (['train'], 'BaseSegDataset', 12),
-        (['val', 'test'], 'BaseSegDataset', 4),
+def test_counts(detection, segmentation, annotations, coco):
+    checked = [check_data(cfg, whole=True) for cfg in (detection, segmentation)]
+    sets = [data for one in checked for data in one.sets]
+    assert [(data.splits, data.kind, data.images) for data in sets] == [
+        (('train',), 'CocoDataset', 12),
+        (('val', 'test'), 'CocoDataset', 4),
+        (('train',), 'BaseSegDataset', 12),
+        (('val', 'test'), 'BaseSegDataset', 4),
     ]
-    assert not any(data.warnings for data in reports)
-    boxes, _, pixels, _ = reports
+    assert not any(one.found for one in checked)
+    boxes, _, pixels, _ = (data.labels for data in sets)
     labels = Counter(entry['category_id'] - 1 for entry in annotations['annotations'])
     assert boxes.numbers == labels
     files = (coco.parent / 'ade/annotations/training').iterdir()
@@ -35,29 +41,28 @@ def test_counts(detection, segmentation, annotations, coco, capsys):
     assert [pixels.numbers[label] for label in range(6)] == np.bincount(values)[1:].tolist()
 
 
-def test_the_table(detection, annotations, coco, capsys):
-    reports = check_data(detection, whole=True)
-    capsys.readouterr()
-    print_table(reports)
-    first, _, heading, *rows = capsys.readouterr().out.splitlines()
+def test_the_table(detection, annotations, coco):
+    checked = check_data(detection, whole=True)
+    labels = [data.labels for data in checked.sets]
+    first, _, heading, *rows = checked.lines()
     assert first == (
-        f'train: CocoDataset: 12 images, {reports[0].labels} instances, 6 classes '
+        f'train: CocoDataset: 12 images, {labels[0].total} instances, 6 classes '
         f'({annotations.path}, {coco}/train2017)'
     )
     assert heading.split() == ['instances', 'train', 'val,', 'test']
     table = [row.split() for row in rows[:6]]
     for label, (name, train, val) in enumerate(table):
         assert name == annotations['categories'][label]['name']
-        assert (int(train), int(val)) == tuple(one.numbers[label] for one in reports)
+        assert (int(train), int(val)) == tuple(one.numbers[label] for one in labels)
 
 
-def test_the_table_of_many_classes(capsys):
+def test_the_table_of_many_classes():
     classes = [f'class{number}' for number in range(80)]
     numbers = Counter({number: 1000 - number for number in range(78)})
-    report = DatasetReport({}, 'Many', splits=['train'], classes=classes, unit='instances')
-    report.numbers = numbers
-    print_table([report])
-    _, _, *rows, absent = capsys.readouterr().out.splitlines()
+    dataset = SimpleNamespace(metainfo={'classes': classes})
+    known = Known(Labels('instances', numbers), [], [], set(), instances_of(array('d')))
+    data = Data(Config(), {'type': 'Many'}, ('train',), dataset, known=known)
+    _, _, *rows, absent = table_lines([data])
     assert [row.split()[0] for row in rows[:5]] == classes[:5]
     assert '63 classes in between' in rows[5]
     assert rows[6].split() == ['class68', '932']
@@ -68,34 +73,30 @@ def test_the_table_of_many_classes(capsys):
 def test_class_folders(colours, tmp_path):
     data = shutil.copytree(colours, tmp_path / 'data')
     cfg = small_config(data, tmp_path / 'work')
-    assert [(data.splits, data.kind, data.images) for data in check_data(cfg, whole=True)] == [
-        (['train'], 'ClassFolders', 24),
-        (['val', 'test'], 'ClassFolders', 9),
+    sets = check_data(cfg, whole=True).sets
+    assert [(data.splits, data.kind, data.images) for data in sets] == [
+        (('train',), 'ClassFolders', 24),
+        (('val', 'test'), 'ClassFolders', 9),
     ]
-    (report,) = check_data(cfg, ('train',))
-    assert [report.numbers[label] for label in range(3)] == [8, 8, 8]
+    assert [sets[0].labels.numbers[label] for label in range(3)] == [8, 8, 8]
     broken = data / 'train/green/5.png'
     broken.write_bytes(b'')
-    (line,) = problems(cfg, whole=True)
-    assert line.startswith(f'{data}/train: ')
-    assert f'(1): {broken} (empty file)' in line
+    text = only(errors(cfg, whole=True), 'samples-unreadable')
+    assert text.endswith(f'(1): {broken} (empty file)')
     cfg.train_dataloader.dataset.colour = 1
-    (line,) = problems(cfg)
-    assert line.startswith('train_dataloader.dataset: ')
-    assert 'colour' in line
+    assert 'colour' in only(errors(cfg), 'unreadable')
     shutil.rmtree(data / 'train/green')
     cfg.val_dataloader.dataset.classes = 'gone.txt'
-    message = refusal(check_data, cfg, ('train', 'val'))
-    assert 'val_dataloader.dataset: ' in message
-    assert 'gone.txt: no such folder or file' in message
+    _, (name, text) = errors(cfg, ('train', 'val'))
+    assert name == 'unreadable'
+    assert text.startswith('val_dataloader.dataset: ')
+    assert 'gone.txt: no such folder or file' in text
 
 
 def test_the_first_images_of_class_folders_are_all_of_one_class(colours, tmp_path):
     cfg = small_config(colours, tmp_path / 'work')
     cfg.train_dataloader.dataset.indices = 5
-    (report,) = check_data(cfg, ('train',))
-    (line,) = report.warnings
-    assert 'expected labels of at least 2 of 3 classes, got' in line
+    only(warnings(cfg), 'one-class')
 
 
 class OwnDataset(BaseDataset):
@@ -126,18 +127,17 @@ def test_a_data_set_of_ones_own(detection, coco):
     )
     detection.model.roi_head.bbox_head.num_classes = 2
     detection.model.roi_head.mask_head.num_classes = 2
-    (report,) = check_data(detection, ('train',))
-    assert report.numbers == {0: 1, 1: 1}
+    (data,) = check_data(detection, ('train',)).sets
+    assert data.labels.numbers == {0: 1, 1: 1}
     detection.train_dataloader.dataset.metainfo.second = 2
-    (line,) = problems(detection)
-    assert 'expected labels 0 … 1 for 2 classes, got 2; number the classes from 0' in line
+    assert 'expected labels 0 … 1 for 2 classes, got 2' in only(errors(detection), 'label-range')
 
 
 def test_parts_of_the_same_folder_are_counted_each(colours, tmp_path):
     cfg = small_config(colours, tmp_path / 'work')
     cfg.train_dataloader.dataset.indices = list(range(0, 24, 2))
     cfg.val_dataloader.dataset = {**cfg.train_dataloader.dataset, 'indices': -5}
-    train, val = check_data(cfg, ('train', 'val'))
+    train, val = check_data(cfg, ('train', 'val')).sets
     assert (train.images, val.images) == (12, 5)
 
 
@@ -145,8 +145,7 @@ def test_one_process_per_machine_opens_the_files(detection, annotations, monkeyp
     detection.launcher = 'pytorch'
     monkeypatch.setenv('LOCAL_RANK', '1')
     annotations.path.write_text('')
-    (report,) = check_data(detection, ('train',))
-    assert not report.is_counted
+    assert 'not counted' in check_data(detection, ('train',)).lines()[0]
 
 
 @pytest.fixture
@@ -166,52 +165,53 @@ def with_real_data(root, real_data):
 
 @pytest.mark.real_data
 def test_photographs_of_coco(with_real_data, real_data):
-    reports = check_data(with_real_data('mask_rcnn_pola_swin_t_1x', 'coco_mini/'), whole=True)
-    assert [(one.images, one.listed, len(one.classes)) for one in reports] == [
+    cfg = with_real_data('mask_rcnn_pola_swin_t_1x', 'coco_mini/')
+    sets, found, _ = check_data(cfg, whole=True)
+    assert not found
+    assert [(one.images, one.listed, len(one.classes)) for one in sets] == [
         (81, 84, 80),  # three have no annotations
         (44, 44, 80),
     ]
-    for report in reports:
-        assert not report.warnings
-        path = real_data / f'coco_mini/annotations/instances_{report.splits[0]}2017.json'
+    for data in sets:
+        path = real_data / f'coco_mini/annotations/instances_{data.splits[0]}2017.json'
         annotations = json.loads(path.read_text())['annotations']
-        assert report.labels == sum(not entry['iscrowd'] for entry in annotations)
-        assert report.ignored == sum(entry['iscrowd'] for entry in annotations)
+        assert data.labels.total == sum(not entry['iscrowd'] for entry in annotations)
+        assert data.labels.ignored == sum(entry['iscrowd'] for entry in annotations)
 
 
 @pytest.mark.real_data
 def test_photographs_of_ade20k(with_real_data, real_data):
-    reports = check_data(with_real_data('upernet_pola_swin_t_160k', 'ade20k_mini'), whole=True)
-    for report, split in zip(reports, ('training', 'validation'), strict=True):
-        assert not report.warnings
+    cfg = with_real_data('upernet_pola_swin_t_160k', 'ade20k_mini')
+    sets, found, _ = check_data(cfg, whole=True)
+    assert not found
+    for data, split in zip(sets, ('training', 'validation'), strict=True):
         files = (real_data / 'ade20k_mini/annotations' / split).iterdir()
         values = np.concatenate([np.array(Image.open(path)).ravel() for path in files])
         numbers = np.bincount(values, minlength=151)
-        assert report.ignored == numbers[0]
-        assert [report.numbers[label] for label in range(150)] == numbers[1:].tolist()
+        assert data.labels.ignored == numbers[0]
+        assert [data.labels.numbers[label] for label in range(150)] == numbers[1:].tolist()
 
 
 @pytest.mark.real_data
 def test_photographs_in_class_folders(real_data, tmp_path):
     cfg = small_config(real_data / 'imagenet_mini', tmp_path / 'work')
     cfg.model.num_classes = 10
-    reports = check_data(cfg)
-    assert [(one.images, one.labels, len(one.classes)) for one in reports] == [
+    sets, found, _ = check_data(cfg)
+    assert not found
+    assert [(one.images, one.labels.total, len(one.classes)) for one in sets] == [
         (1200, 1200, 10),
         (409, 409, 10),
     ]
-    assert not any(one.warnings for one in reports)
 
 
 def test_missing_files_are_named(detection, coco):
     detection.train_dataloader.dataset.ann_file = 'none.json'
     detection.train_dataloader.dataset.data_prefix.img = 'none'
     detection.val_evaluator = [dict(type='CocoMetric', ann_file=f'{coco}/other.json')]
-    _, *lines, _ = refusal(check_data, detection, ('train', 'val')).splitlines()
-    assert [line.strip() for line in lines] == [
-        f'train_dataloader: {coco}/none.json: not found',
-        f'train_dataloader: {coco}/none: not found',
-        f'val_evaluator.0.ann_file: {coco}/other.json: not found',
+    assert errors(detection, ('train', 'val')) == [
+        ('files-missing', f'train_dataloader: {coco}/none.json: not found'),
+        ('files-missing', f'train_dataloader: {coco}/none: not found'),
+        ('files-missing', f'val_evaluator.0.ann_file: {coco}/other.json: not found'),
     ]
 
 
@@ -221,8 +221,8 @@ def test_the_whole_check_runs_a_sample_through_the_pipeline(kind, request):
     loading = cfg.train_dataloader.dataset.pipeline.pop(0)
     assert loading.type == 'LoadImageFromFile'
     for whole in (False, True):
-        (line,) = problems(cfg, whole=whole)
-        assert line.startswith('train_dataloader.dataset: its first sample fails: KeyError')
+        text = only(errors(cfg, whole=whole), 'first-sample')
+        assert text.startswith('train_dataloader.dataset: its first sample fails: KeyError')
 
 
 def test_the_pipeline_of_a_wrapper_is_run_too(detection):
@@ -234,15 +234,15 @@ def test_the_pipeline_of_a_wrapper_is_run_too(detection):
         detection.train_dataloader.dataset = dict(outer, pipeline=pipeline)
         if name == 'CopyPaste':
             check_data(detection, ('train',), whole=True)
-    (line,) = problems(detection, whole=True)  # mmdet's Mosaic leaves masks as they are
-    assert line.startswith('train_dataloader.dataset: its first sample fails: IndexError')
+    found = errors(detection, whole=True)  # mmdet's Mosaic leaves masks as they are
+    assert 'its first sample fails: IndexError' in only(found, 'outer-pipeline')
 
 
 def test_a_name_without_a_comma(detection):
     detection.train_dataloader.dataset.metainfo = dict(classes='circle')
-    (line, *_) = problems(detection)
-    assert line.startswith('train_dataloader.dataset.metainfo.classes: expected several names')
-    assert line.endswith("('circle',), got 'circle'")
+    (name, text), *_ = errors(detection)
+    assert name == 'classes-comma'
+    assert text.endswith("('circle',), got 'circle'")
 
 
 def test_heads_with_classes_of_their_own():
@@ -252,3 +252,28 @@ def test_heads_with_classes_of_their_own():
         auxiliary_head=[dict(type='STDCHead', num_classes=2, boundary_threshold=0.1)],
     )
     assert predicted_classes(heads) == [('model.roi_head.bbox_head.0.num_classes', 2)]
+
+
+def test_a_skipped_check_is_said_once(segmentation):
+    segmentation.model.data_preprocessor.size = (512, 512)
+    only(warnings(segmentation), 'padding')
+    segmentation.data_checks = dict(skip=['padding', 'suffix'])
+    checked = check_data(segmentation, ('train',))
+    assert not checked.found
+    assert checked.lines()[-1] == 'skipped checks: padding, suffix'
+
+
+def test_an_error_that_is_skipped_does_not_stop_training(detection, annotations):
+    for entry in annotations['annotations']:
+        entry['iscrowd'] = 1
+    annotations.save()
+    only(errors(detection), 'no-objects')
+    detection.data_checks = dict(skip=['no-objects', 'objects-ignored'])
+    assert check_data(detection, ('train',)).sets[0].labels.ignored > 0
+
+
+def test_a_name_that_no_check_has(detection):
+    detection.data_checks = dict(skip=['paddings'])
+    message = refusal(check_data, detection, ('train',))
+    assert all(name in message for name in CHECKS)
+    assert message.endswith('got paddings')

@@ -6,7 +6,7 @@ from mmcv.transforms import BaseTransform
 from PIL import Image
 
 from mmpola.apps.data_checks import check_data
-from tests.helpers.refusals import assert_lines, problems
+from tests.helpers.refusals import errors, only, warnings
 
 
 def change(folder, function, count=None):
@@ -42,38 +42,27 @@ def binary(segmentation, ade, maps):
     return segmentation
 
 
-def warning(cfg, **options):
-    """Return the only warning about the training data."""
-    (report,) = check_data(cfg, ('train',), **options)
-    (line,) = report.warnings
-    return line
-
-
 def test_labels_beyond_the_classes_are_found_by_the_fast_check(segmentation, ade, maps):
     first, second, third, *_ = sorted(maps.iterdir())
     for path, label in ((first, 200), (second, 7), (third, 255)):  # 255 is ignored
         labels = np.array(Image.open(path))
         labels[:2, :3] = label
         Image.fromarray(labels).save(path)
-    (line,) = problems(segmentation)
-    assert 'labels 1 … 6 for 6 classes (reduce_zero_label=True) and 255 for no label' in line
-    assert line.endswith(f'(2): {first} (label 200), {second} (label 7)')
+    text = only(errors(segmentation), 'map-labels')
+    assert text.endswith(f'(2): {first} (label 200), {second} (label 7)')
 
 
 def test_a_label_more_than_there_are_classes(binary, maps):
     change(maps, lambda labels: labels * 2, count=1)
-    (line,) = problems(binary)
-    assert 'labels 0 … 1 for 2 classes (reduce_zero_label=False)' in line
-    assert line.endswith(f'(1): {min(maps.iterdir())} (label 2)')
+    text = only(errors(binary), 'map-labels')
+    assert text.endswith(f'(1): {min(maps.iterdir())} (label 2)')
 
 
 @pytest.mark.parametrize('whole', [False, True])
 def test_masks_of_0_and_255(whole, binary, maps):
-    assert not check_data(binary, ('train',), whole=whole)[0].warnings
+    assert not warnings(binary, whole=whole)
     change(maps, lambda labels: labels * 255)
-    line = warning(binary, whole=whole)
-    assert 'expected labels of at least 2 of 2 classes, got ground' in line
-    assert '255 is no label' in line
+    assert '255 is no label' in only(warnings(binary, whole=whole), 'one-class')
 
 
 def test_reduce_zero_label_where_labels_start_at_0(binary):
@@ -82,23 +71,21 @@ def test_reduce_zero_label_where_labels_start_at_0(binary):
     for step in dataset.pipeline:
         if step.type == 'LoadAnnotations':
             step.reduce_zero_label = True
-    assert 'got ground' in warning(binary)
-    assert 'set it to False' in warning(binary)
+    assert 'set it to False' in only(warnings(binary), 'one-class')
 
 
 def test_a_rare_class_is_looked_for_in_all_label_maps(binary, maps, monkeypatch):
-    monkeypatch.setattr('mmpola.apps.data_checks.check.FEW', 2)
+    monkeypatch.setattr('mmpola.apps.data_checks.samples.FEW', 2)
     change(maps, np.zeros_like)
     Image.fromarray(np.eye(80, 96, dtype=np.uint8)).save(max(maps.iterdir()))
-    (report,) = check_data(binary, ('train',))
-    assert not report.warnings
-    assert report.counted == 12
+    (data,), found, _ = check_data(binary, ('train',))
+    assert not found
+    assert data.counted == 12
 
 
 def test_a_class_without_a_pixel(segmentation, maps):
     change(maps, lambda labels: np.where(labels == 3, 0, labels).astype(np.uint8))
-    line = warning(segmentation)
-    assert_lines([line], (segmentation.train_dataloader.dataset.data_root, 'without', ': triangle'))
+    assert only(warnings(segmentation), 'absent-classes').endswith(': triangle')
 
 
 def test_the_ignore_index_of_the_data_set_is_not_read(binary, maps):
@@ -108,16 +95,14 @@ def test_the_ignore_index_of_the_data_set_is_not_read(binary, maps):
 
     change(maps, void)
     binary.train_dataloader.dataset.ignore_index = 250
-    (line,) = problems(binary)
-    assert 'nothing reads ignore_index=250 of the data set' in line
-    assert 'label 250' in line
+    text = only(errors(binary), 'map-labels')
+    assert 'nothing reads ignore_index=250 of the data set' in text
+    assert 'label 250' in text
     binary.model.decode_head.ignore_index = 250
-    reports = check_data(binary, ('train', 'val'))
-    assert not reports[0].warnings
-    (line,) = reports[1].warnings
-    assert_lines([line], ('val_evaluator.ignore_index: expected 250', 'got 255', ''))
+    text = only(warnings(binary, ('train', 'val')), 'evaluator-ignore-index')
+    assert text.startswith('val_evaluator.ignore_index: expected 250')
     binary.val_evaluator.ignore_index = 250
-    assert not check_data(binary, ('val',))[0].warnings
+    assert not warnings(binary, ('val',))
 
 
 def test_colours_palettes_and_16_bits(binary, maps):
@@ -126,12 +111,13 @@ def test_colours_palettes_and_16_bits(binary, maps):
     indexed.putpalette([0, 0, 0, 200, 30, 30])
     indexed.putdata(list(Image.open(palette).getdata()))
     indexed.save(palette)  # its values are class numbers
-    assert not check_data(binary, ('train',))[0].warnings
+    assert not warnings(binary)
     Image.new('RGB', (96, 80)).save(colours)
     Image.fromarray(np.full((80, 96), 256, np.uint16)).save(wide)
-    first, *_ = problems(binary)
-    assert f'(2): {colours} (3 channels of colours; expected' in first
-    assert f'{wide} (labels above 255)' in first
+    (first, one), (second, other) = errors(binary)
+    assert (first, second) == ('map-colours', 'map-bits')
+    assert one.endswith(f'(1): {colours} (3 channels)')
+    assert other.endswith(f'(1): {wide} (labels above 255)')
 
 
 class LoadArray(BaseTransform):
@@ -151,10 +137,61 @@ def test_a_loader_of_ones_own(binary, maps):
     dataset = binary.train_dataloader.dataset
     dataset.seg_map_suffix = '.npy'
     dataset.pipeline[1] = dict(type=LoadArray)
-    (report,) = check_data(binary, ('train',), whole=True)
-    assert not report.warnings
-    assert report.labels == 12 * 80 * 96
-    assert report.numbers[1] > 0
+    (data,), found, _ = check_data(binary, ('train',), whole=True)
+    assert not found
+    assert data.labels.total == 12 * 80 * 96
+    assert data.labels.numbers[1] > 0
+
+
+class LoadThousands(BaseTransform):
+    """A loader of somebody's own, for files of 16 bits: a thousand times the class."""
+
+    def transform(self, results):
+        """Load a label map."""
+        file = np.array(Image.open(results['seg_map_path']))
+        results['gt_seg_map'] = (file // 1000).astype(np.uint8)
+        results['seg_fields'].append('gt_seg_map')
+        return results
+
+
+class LoadSeveral(BaseTransform):
+    """A loader of somebody's own, for several labels a pixel."""
+
+    def transform(self, results):
+        """Load six label maps."""
+        file = np.array(Image.open(results['seg_map_path']))
+        results['gt_seg_map'] = np.stack([file] * 6, axis=-1)
+        results['seg_fields'].append('gt_seg_map')
+        return results
+
+
+@pytest.mark.parametrize('loader', [LoadThousands, LoadSeveral])
+def test_what_was_loaded_counts_and_not_the_file(loader, binary, maps):
+    if loader is LoadThousands:
+        for path in maps.iterdir():
+            labels = np.array(Image.open(path)).astype(np.uint16)
+            Image.fromarray(labels * 1000 + 7 * labels).save(path)
+        only(errors(binary), 'map-bits')
+    binary.train_dataloader.dataset.pipeline[1] = dict(type=loader)
+    (data,), found, _ = check_data(binary, ('train',), whole=True)
+    assert not found
+    assert data.labels.unit == ('pixels' if loader is LoadThousands else '')
+
+
+def test_a_fault_is_told_once(binary, maps, monkeypatch):
+    monkeypatch.setattr('mmpola.apps.data_checks.samples.FEW', 4)
+    change(maps, np.zeros_like)
+    for path in sorted(maps.iterdir())[:2]:
+        change_one(path)
+    # The few samples have one class only, so that all are loaded.
+    assert '(2): ' in only(errors(binary), 'map-labels')
+
+
+def change_one(path):
+    """Write a label into a label map that no class has."""
+    labels = np.array(Image.open(path))
+    labels[0, 0] = 99
+    Image.fromarray(labels).save(path)
 
 
 def test_files_of_the_wrong_kind(segmentation, ade, maps):
@@ -163,31 +200,29 @@ def test_files_of_the_wrong_kind(segmentation, ade, maps):
     Image.new('L', (48, 40)).save(small)
     broken.write_bytes(b'')
     image.write_bytes(b'')
-    (line,) = problems(segmentation)
-    assert f'(3): {small} (48 x 40 pixels, but its image 96 x 80), {broken} (empty file)' in line
-    assert f'{image} (empty file)' in line
+    (first, unreadable), (second, size) = errors(segmentation)
+    assert (first, second) == ('samples-unreadable', 'map-size')
+    assert unreadable.endswith(f'(2): {broken} (empty file), {image} (empty file)')
+    assert size.endswith(f'(1): {small} (48 x 40 pixels, but its image 96 x 80)')
 
 
 def test_images_have_label_maps(segmentation, ade, maps):
     images = ade / 'images' / 'training'
     first = min(maps.iterdir())
     first.unlink()
-    assert_lines(problems(segmentation), (images, 'do not exist', f'(1): {first}'))
+    assert only(errors(segmentation), 'images-missing').endswith(f'(1): {first}')
     for path in list(images.iterdir()):
         path.rename(path.with_suffix('.jpeg'))
     names = ', '.join(sorted(path.name for path in images.iterdir())[:5])
-    assert_lines(problems(segmentation), (images, '.jpg', f'got {names} and 7 more'))
+    assert only(errors(segmentation), 'no-images').endswith(f'got {names} and 7 more')
 
 
 def test_images_with_another_suffix(segmentation, ade):
     for path in sorted((ade / 'images' / 'training').iterdir())[:4]:
         path.rename(path.with_suffix('.JPG'))
-    line = warning(segmentation)
-    assert f'{ade}/images/training: 4 files with another suffix than .jpg are not read' in line
+    assert only(warnings(segmentation), 'suffix').startswith(f'{ade}/images/training: 4 files')
 
 
 def test_padding_to_many_times_the_pixels(segmentation):
     segmentation.model.data_preprocessor.size = (512, 512)
-    line = warning(segmentation)
-    assert line.startswith('model.data_preprocessor.size: expected the size of training images')
-    assert 'got 512 x 512' in line
+    assert 'got 512 x 512' in only(warnings(segmentation), 'padding')

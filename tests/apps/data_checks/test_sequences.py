@@ -4,7 +4,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.apps.data_checks import check_data
-from tests.helpers.refusals import assert_lines, problems, refusal
+from tests.helpers.refusals import errors, refusal
 from tests.helpers.sequences import WRITERS, expect_cifar
 
 
@@ -30,23 +30,27 @@ def test_every_split_is_counted(name, sizes, tmp_path, monkeypatch):
         expect_cifar(monkeypatch, root)
     cfg = config(name, root)
     cfg.model.num_classes = 10 if name == 'GreyCIFAR' else 2
-    checked = check_data(cfg, whole=True)
+    checked = check_data(cfg, whole=True).sets
     assert [(data.splits, data.kind, data.images) for data in checked] == [
-        (['train'], name, sizes[0]),
-        (['val'], name, sizes[1]),
-        (['test'], name, sizes[2]),
+        (('train',), name, sizes[0]),
+        (('val',), name, sizes[1]),
+        (('test',), name, sizes[2]),
     ]
-    assert checked[0].paths == [root]
-    assert [data.labels for data in checked] == sizes
+    assert checked[0].paths == (root,)
+    assert [data.labels.total for data in checked] == sizes
 
 
 def test_problems_of_the_files_and_of_the_classes_are_listed(tmp_path):
     root = WRITERS['ListOps'](tmp_path / 'data')
     cfg = config('ListOps', root)
-    assert_lines(problems(cfg), ('model.num_classes: expected 10', 'train_dataloader', 'got 3'))
+    ((name, text),) = errors(cfg)
+    assert name == 'class-count'
+    assert text.startswith('model.num_classes: expected 10')
     path = root / 'basic_train.tsv'
     path.write_text('Source\tTarget\n1\nx\t1\n')
-    assert_lines(problems(cfg), (path, 'line 2: expected 2 columns', 'got 1'))
+    ((name, text),) = errors(cfg)
+    assert name == 'unreadable'
+    assert text.startswith(f'{path}, line 2: expected 2 columns')
 
 
 def test_a_missing_folder_is_named(tmp_path):

@@ -1,0 +1,106 @@
+"""Checks whether evaluators judge predictions by the annotations of the data they are made for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmpola.apps.data_checks.read import PIXELS, Data
+from mmpola.apps.data_checks.table import ERROR, EVALUATORS, WARNING, Run, check
+from mmpola.config_contents import evaluators, head_ignore_index
+from mmpola.messages import listed
+
+
+def judged(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data]]]:
+    """Yield (config key, dict, data sets of its split) of every dict in an evaluator."""
+    for split in run.splits:
+        of_split = [data for data in run.sets if split in data.splits]
+        for key, evaluator in evaluators(run.cfg, split):
+            if of_split:
+                yield key, evaluator, of_split
+
+
+def with_file(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data], Any]]:
+    """Yield what `judged` does, and the file that evaluator and data set read as mmdet reads it."""
+    for key, evaluator, sets in judged(run):
+        truth = Path(evaluator.get('ann_file') or '').resolve()
+        for data in sets:
+            if data.raw is not None and truth in [path.resolve() for path in data.paths]:
+                yield key, evaluator, sets, data.raw
+                break
+
+
+@check('evaluator-file', WARNING, EVALUATORS)
+def evaluator_file(run: Run) -> Iterator[str]:
+    """An evaluator reads a file that is not the one of its split."""
+    for key, evaluator, sets in judged(run):
+        truth = evaluator.get('ann_file')
+        files = [path.resolve() for data in sets for path in data.paths]
+        if truth and Path(truth).resolve() not in files:
+            own = listed(data.place for data in sets)
+            loader = f'{key.partition("_")[0]}_dataloader'
+            yield (
+                f'{key}.ann_file: expected an annotation file of '
+                f'{loader} ({own}), got {truth}: predictions are compared with other images'
+            )
+
+
+@check('evaluator-fields', ERROR, EVALUATORS)
+def evaluator_fields(run: Run) -> Iterator[str]:
+    """Annotations have no field that pycocotools reads in an evaluation."""
+    for _, evaluator, _, coco in with_file(run):
+        if not str(evaluator.get('type')).endswith('CocoMetric'):
+            continue
+        fields = {'iscrowd': 0, 'area': 'width times height of the box'}
+        metrics = evaluator.get('metric') or 'bbox'
+        if 'segm' in ([metrics] if isinstance(metrics, str) else metrics):
+            fields['segmentation'] = "the outline, or leave 'segm' out of the evaluator's metric"
+        for field, remedy in fields.items():
+            count = sum(field not in annotation for annotation in coco.anns.values())
+            if count:
+                yield (
+                    f'{evaluator["ann_file"]}: {count} of {len(coco.anns)} annotations have no '
+                    f'{field!r}, without which evaluation fails; write {remedy}'
+                )
+
+
+@check('annotation-id-0', WARNING, EVALUATORS)
+def annotation_id_0(run: Run) -> Iterator[str]:
+    """An annotation has the id 0, which pycocotools takes for no match."""
+    for _, evaluator, _, coco in with_file(run):
+        if 0 in coco.anns:
+            yield (
+                f'{evaluator["ann_file"]}: an annotation has the id 0 and counts as never found; '
+                'number them from 1'
+            )
+
+
+@check('evaluator-images', WARNING, EVALUATORS)
+def evaluator_images(run: Run) -> Iterator[str]:
+    """The file of an evaluator has annotated images that are not evaluated."""
+    for key, _, sets, coco in with_file(run):
+        annotated = {image for image, found in coco.imgToAnns.items() if found}
+        known: set[Any] = set()
+        for data in sets:
+            known |= data.ids
+        if not annotated <= known:
+            yield (
+                f'{key}.ann_file: {len(known & set(coco.imgs))} of {len(coco.imgs)} images are '
+                'evaluated, AP counts the others as missed; give evaluator and data set a file of '
+                'these images only, instead of indices or filter_cfg'
+            )
+
+
+@check('evaluator-ignore-index', WARNING, EVALUATORS)
+def evaluator_ignore_index(run: Run) -> Iterator[str]:
+    """IoUMetric ignores another label than the heads."""
+    for key, evaluator, sets in judged(run):
+        is_iou = str(evaluator.get('type')).endswith('IoUMetric')
+        ignored = evaluator.get('ignore_index', 255)
+        head = head_ignore_index(run.cfg.get('model'))
+        if is_iou and ignored != head and any(data.labels.unit == PIXELS for data in sets):
+            yield (
+                f'{key}.ignore_index: expected {head} as in model.decode_head, got {ignored}: '
+                'pixels without a label count as wrong'
+            )

@@ -1,0 +1,124 @@
+"""The table of checks: each is a name, a level, and a function over what was read.
+
+The functions are in `checks/`. A check yields a line for each thing that it finds, without
+'error:' or 'warning:' in front and without its name behind. The first line of its docstring is its
+row in docs/tools.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mmengine.config import Config
+from torch import nn
+
+from mmpola.apps.data_checks.read import Data
+from mmpola.messages import UsageError, listed
+
+ERROR = 'error'
+WARNING = 'warning'
+IN_TRAINING = 'error in training'
+"""Levels. The last is an error of data that training learns from, and a warning of other data."""
+
+CONFIG, FILES, READING, DATA, SAMPLE, SPLITS, EVALUATORS = range(7)
+"""When a check is asked, and of what: a `Run`, or a `Data`.
+
+CONFIG and FILES: before anything is read (`Run`). READING: whether a data set could be read. DATA:
+what it knows. SAMPLE: what its pipeline has loaded. SPLITS: all data sets together (`Run`).
+EVALUATORS: the evaluators and the data, once there is no error (`Run`).
+"""
+
+
+class Run(NamedTuple):
+    """What a script is about to use: the config, some splits of it, and the model.
+
+    Attributes:
+        cfg: the config.
+        splits: some of 'train', 'val' and 'test'.
+        whole: whether every sample is loaded.
+        sets: the data sets of these splits.
+        model: the config's model as it was built, on any device; None: it is not asked.
+    """
+
+    cfg: Config
+    splits: Sequence[str]
+    whole: bool
+    sets: list[Data]
+    model: nn.Module | None = None
+
+
+class Check(NamedTuple):
+    """A check: its name, its level, when it is asked, and the function that yields lines."""
+
+    name: str
+    level: str
+    asked: int
+    ask: Callable[[Any], Iterable[str]]
+
+    @property
+    def about(self) -> str:
+        """What it finds, in one line."""
+        return (self.ask.__doc__ or '').strip().splitlines()[0].rstrip('.')
+
+
+class Found(NamedTuple):
+    """What a check has found."""
+
+    name: str
+    level: str
+    text: str
+
+    def __str__(self) -> str:
+        return f'{self.text} [{self.name}]'
+
+
+CHECKS: dict[str, Check] = {}
+"""All checks by name, in the order in which they are asked."""
+
+Ask = Callable[[Any], Iterable[str]]
+
+
+def check(name: str, level: str, asked: int) -> Callable[[Ask], Ask]:
+    """Add a function to the table."""
+
+    def add(ask: Ask) -> Ask:
+        CHECKS[name] = Check(name, level, asked, ask)
+        return ask
+
+    return add
+
+
+def ask(asked: int, subject: Run | Data, skip: Sequence[str]) -> list[Found]:
+    """Ask all checks of a kind but those to skip; return what they find."""
+    found = []
+    for one in CHECKS.values():
+        if one.asked != asked or one.name in skip:
+            continue
+        level = one.level
+        if level == IN_TRAINING:
+            level = ERROR if isinstance(subject, Data) and subject.is_trained else WARNING
+        found += [Found(one.name, level, text) for text in one.ask(subject)]
+    return found
+
+
+def names_to_skip(cfg: Config) -> list[str]:
+    """Return `data_checks.skip` of a config.
+
+    Raises:
+        UsageError: a name is not in the table.
+    """
+    names = list((cfg.get('data_checks') or {}).get('skip') or ())
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        raise UsageError(
+            f'data_checks.skip, --skip-checks: expected names of checks ({", ".join(CHECKS)}), '
+            f'got {listed(unknown)}'
+        )
+    return names
+
+
+def some(rule: str, items: Sequence[object]) -> Iterator[str]:
+    """Yield a line if something breaks a rule: the rule, how many break it, and the first."""
+    if items:
+        yield f'{rule} ({len(items)}): {listed(items)}'

@@ -1,0 +1,12 @@
+"""The page of the command line lists the checks."""
+
+import mmpola.apps.data_checks  # noqa: F401  which fills the table
+from mmpola.apps.data_checks.table import CHECKS
+
+
+def test_the_page_has_the_table_of_checks(root):
+    rows = [f'| `{one.name}` | {one.level} | {one.about} |' for one in CHECKS.values()]
+    text = (root / 'docs' / 'tools.md').read_text()
+    assert (
+        '\n'.join(['| check | level | what it finds |', '| --- | --- | --- |', *rows, '']) in text
+    )
