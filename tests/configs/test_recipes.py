@@ -177,6 +177,7 @@ ADE20K = {
 
 OWN_RECIPES = {
     'faster_rcnn_pola_swin_small',
+    'semantic_fpn_pola_swin_small',
     'mask_rcnn_pola_swin_shapes',
     'finetune_pola_pvt_t',
     'finetune_pola_swin_t',
