@@ -1,24 +1,23 @@
 """A small network learns the logits of EfficientNet-Lite0 on photographs without labels.
 
 The teacher sees the same crop as the network, at 160 pixels. Its weights come in a package, so that
-nothing is downloaded from a hub; tools/dev/export_teacher.py writes it as ONNX, which onnxruntime
-computes eight times faster than eager PyTorch on a CPU. Photographs: tools/dev/collect_photographs.py.
-
-The rate is constant after a short warm-up, and falls in the last quarter: a run that is continued
-with more photographs loses nothing, and the average of the weights is usable at any time.
+nothing is downloaded from a hub. The rate is constant after a short warm-up and falls in the last
+quarter: a run that goes on with more photographs loses nothing, and the average of the weights is
+usable at any time.
 """
 
 _base_ = ['./classification.py', './adamw.py']
 
 data_root = 'data/photographs/'
-crop = 96
-epochs = 60
-decay_begin = 45
+crop = 96  # pixels
+steps = 60_000
+decay_begin = 45_000
 to_crop = dict(input_size=crop, interpolation='bicubic')
 
 model = dict(
     # Linear layers this narrow learn slowly from the usual standard deviation of 0.02.
     init_cfg=dict(type='Xavier', layer='Linear', distribution='uniform'),
+    backbone=dict(arch='nano', pretrain_img_size=crop),
     data_preprocessor=dict(label_smoothing=0.0),
     teacher=dict(
         type='mmpola.OnnxTeacher',
@@ -61,17 +60,15 @@ param_scheduler = [
     dict(
         type='CosineAnnealingLR',
         eta_min_ratio=0.01,
-        by_epoch=True,
+        by_epoch=False,
         begin=decay_begin,
-        end=epochs,
-        T_max=epochs - decay_begin,
-        convert_to_iter_based=True,
+        end=steps,
+        T_max=steps - decay_begin,
     ),
 ]
-train_cfg = dict(max_epochs=epochs)
+train_cfg = dict(_delete_=True, type='mmpola.ExactIterLoop', max_iters=steps, val_interval=1000)
 default_hooks = dict(
-    logger=dict(interval=50),
-    checkpoint=dict(max_keep_ckpts=1),
+    checkpoint=dict(by_epoch=False, interval=500, max_keep_ckpts=1),
     average=dict(
         type='EMAHook', ema_type='ExponentialMovingAverage', momentum=1e-3, update_buffers=True
     ),

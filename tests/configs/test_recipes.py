@@ -178,6 +178,8 @@ ADE20K = {
 OWN_RECIPES = {
     'faster_rcnn_pola_swin_small',
     'semantic_fpn_pola_swin_small',
+    'pretrain_pola_swin_nano',
+    'pretrain_pola_pvt_nano',
     'mask_rcnn_pola_swin_shapes',
     'finetune_pola_pvt_t',
     'finetune_pola_swin_t',

@@ -26,6 +26,7 @@ IMAGE_SIZES: dict[str, Any] = {
     'ImageNet-1k': None,
     'BCCD': None,
     'your own classes': None,
+    'unlabelled photographs': None,
     'generated shapes': None,
     'generated ListOps': None,
     **dict.fromkeys(SEQUENCES),
