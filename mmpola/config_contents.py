@@ -15,6 +15,13 @@ Arguments that name a folder or file with the classes also take this value.
 """
 
 
+def type_name(kind: Any) -> str:
+    """Return the name of a type without its scope or module: 'FPN' of the class or 'mmdet.FPN'."""
+    if isinstance(kind, str):
+        return kind.rpartition('.')[2]
+    return getattr(kind, '__name__', str(kind))
+
+
 def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (dotted key, dict) for every dict inside a config, outermost first.
 

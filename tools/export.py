@@ -30,6 +30,7 @@ from mmpola.apps.publish.flops import input_size
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.config import add_model_arguments, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_checkpoint_for
+from mmpola.engine.types import library
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, run_main
 from mmpola.side_effects import ignore_warnings_about_images
@@ -67,7 +68,7 @@ def main() -> None:
     built = validate_config(cfg)
     checkpoint = read_checkpoint_for(args.checkpoint, built)
     shape = tuple(args.shape or input_size(cfg))
-    if cfg.get('default_scope') == 'mmdet' and not args.backbone:
+    if library(cfg) == 'mmdet' and not args.backbone:
         if args.dynamic:
             raise UsageError('--dynamic: a detector is exported for one size, or with --backbone')
         pixels, scores = export_detector(cfg, built, checkpoint, args.out, shape)

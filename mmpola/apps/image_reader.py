@@ -22,8 +22,9 @@ from timm.data import create_transform
 from torch import nn
 
 from mmpola.classification.data_config import evaluation_transform
-from mmpola.config_contents import inner_datasets
+from mmpola.config_contents import inner_datasets, type_name
 from mmpola.engine.config import load_config
+from mmpola.engine.types import scope, type_class
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, first_line
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
@@ -125,7 +126,7 @@ class ImageReader:
         settings = dict(self.collate_fn)
         function = settings.pop('type')
         if isinstance(function, str):
-            function = FUNCTIONS.get(function)
+            function = FUNCTIONS.get(function)  # in every scope, as MMEngine does
         return function([item], **settings)
 
 
@@ -228,7 +229,7 @@ def open_reader(cfg: Config) -> ImageReader:
     Raises:
         UsageError: its test data has no pipeline.
     """
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    init_default_scope(scope(cfg))
     loader = cfg.get('test_dataloader') or {}
     dataset: dict[str, Any] = {}
     if 'dataset' in loader:
@@ -236,7 +237,7 @@ def open_reader(cfg: Config) -> ImageReader:
     reader: ImageReader
     if dataset.get('pipeline'):
         reader = PipelineReader(dataset)
-    elif cfg.model.type == 'mmpola.ImageClassifier':
+    elif type_name(cfg.model.type) == 'ImageClassifier':
         reader = ClassFoldersReader(evaluation_transform(cfg))
     else:
         raise UsageError('test_dataloader.dataset.pipeline: expected the steps that read an image')
@@ -245,19 +246,9 @@ def open_reader(cfg: Config) -> ImageReader:
     return reader
 
 
-def type_name(step_type: str | type) -> str:
-    """Return the name of a step's class, without a scope."""
-    if isinstance(step_type, str):
-        return step_type.split('.')[-1]
-    return step_type.__name__
-
-
 def loads_annotations(step_type: str | type) -> bool:
     """Whether a step of a pipeline loads or reads annotations, which a new image does not have."""
-    step_class = step_type
-    if isinstance(step_type, str):
-        with TRANSFORMS.switch_scope_and_registry(None) as registry:  # as TRANSFORMS.build()
-            step_class = registry.get(step_type)
+    step_class = type_class(step_type, TRANSFORMS)
     names = [type_name(step_type)]
     if isinstance(step_class, type):
         names += [base.__name__ for base in step_class.__mro__]

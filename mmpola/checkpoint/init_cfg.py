@@ -15,7 +15,7 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.contents import WEIGHTS
 from mmpola.checkpoint.hub import SCHEMES, NotDownloadedError, resolve_checkpoint
 from mmpola.checkpoint.load import RenamesWeights, load_weights
-from mmpola.config_contents import nodes
+from mmpola.config_contents import nodes, type_name
 from mmpola.messages import UsageError
 
 InitCfg = dict[str, Any] | list[dict[str, Any]] | None
@@ -32,7 +32,7 @@ def check_init_cfg(init_cfg: InitCfg) -> None:
         if not isinstance(entry, dict) or 'type' not in entry:
             rule = f'{PRETRAINED_FORM} or an initializer of MMEngine'
             raise ValueError(f'init_cfg: expected {rule}, got {entry!r}')
-        if entry['type'] == 'Pretrained':
+        if is_pretrained(entry):
             unknown = entry.keys() - {'type', 'checkpoint', 'weights'}
             is_choice = entry.get('weights') in (None, *WEIGHTS)
             if unknown or 'checkpoint' not in entry or not is_choice:
@@ -52,7 +52,7 @@ def initialize(model: RenamesWeights, init_cfg: InitCfg) -> bool:
     initializers = []
     files = []
     for entry in _entries(init_cfg):
-        if entry['type'] == 'Pretrained':
+        if is_pretrained(entry):
             files.append(entry)
         else:
             initializers.append(entry)
@@ -63,6 +63,11 @@ def initialize(model: RenamesWeights, init_cfg: InitCfg) -> bool:
     for file in files:
         load_weights(model, file['checkpoint'], file.get('weights'))
     return len(files) > 0
+
+
+def is_pretrained(entry: dict[str, Any]) -> bool:
+    """Whether an entry of an `init_cfg` names a file: by MMEngine's name or its class."""
+    return type_name(entry.get('type')) in ('Pretrained', 'PretrainedInit')
 
 
 def _entries(init_cfg: InitCfg) -> list[dict[str, Any]]:
@@ -107,6 +112,11 @@ def check_pretrained(model: dict[str, Any], *, download: bool = True) -> list[st
     return lines
 
 
+def pretrained_files(model: dict[str, Any]) -> list[str]:
+    """List the files that the `init_cfg` of a model's config name."""
+    return [name for _, _, name in _pretrained(model)]
+
+
 def remove_pretrained(model: dict[str, Any]) -> None:
     """Set every `init_cfg` in a model's config that names a file to None."""
     parts = list(_pretrained(model))
@@ -118,5 +128,5 @@ def _pretrained(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], st
     """Yield (config key, dict, file) of every part of a model whose init_cfg names a file."""
     for key, node in nodes(model, 'model'):
         for entry in _entries(node.get('init_cfg')):
-            if entry.get('type') == 'Pretrained':
+            if is_pretrained(entry):
                 yield key, node, str(entry['checkpoint'])

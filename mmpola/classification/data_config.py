@@ -10,7 +10,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmpola.classification.class_folders import class_names
-from mmpola.config_contents import IMAGENET, inner_datasets
+from mmpola.config_contents import IMAGENET, inner_datasets, type_name
 from mmpola.messages import info, listed
 
 
@@ -65,7 +65,7 @@ def _test_class_folders(cfg: Config) -> Iterator[dict[str, Any]]:
     """Yield the config of every `ClassFolders` in the test data."""
     if 'test_dataloader' in cfg:
         for dataset in inner_datasets(cfg.test_dataloader.dataset):
-            if dataset.get('type') == 'mmpola.ClassFolders':
+            if type_name(dataset.get('type')) == 'ClassFolders':
                 yield dataset
 
 

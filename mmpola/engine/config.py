@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 from mmengine.config import Config, DictAction
+from mmengine.config.lazy import LazyAttr, LazyObject
 from mmengine.device import get_device
+from mmengine.registry import HOOKS
 from mmengine.runner import FlexibleRunner, Runner
+from mmengine.utils import get_object_from_string
 
 from mmpola.commands import missing_config
+from mmpola.config_contents import nodes
+from mmpola.engine.types import library, scope, type_class
 from mmpola.messages import UsageError, first_line
 from mmpola.side_effects import find_configs_of_mmseg
 
@@ -33,6 +42,10 @@ READ_KEYS = {
     'sync_bn',
 }
 """First words of the keys that MMEngine's runners or our checks of data read."""
+
+
+PLAIN = (bool, int, float, str, LazyAttr, LazyObject)
+"""Types of values that the text of a config holds; the last two stand for classes."""
 
 
 class OptionsAction(DictAction):
@@ -103,6 +116,8 @@ def load_config(args: argparse.Namespace) -> Config:
         raise UsageError(missing_config(args.config))
     try:
         cfg = Config.fromfile(args.config)
+        leave_out_helpers(cfg)
+        complete_types(cfg)
     except Exception as error:  # a config is a program, which can raise anything
         raise UsageError(f'{args.config}: {first_line(error)}') from error
     if args.cfg_options is not None:
@@ -118,6 +133,63 @@ def load_config(args: argparse.Namespace) -> Config:
     default_work_dir = str(Path('work_dirs') / Path(args.config).stem)
     cfg.work_dir = getattr(args, 'work_dir', None) or cfg.get('work_dir') or default_work_dir
     return cfg
+
+
+def complete_types(cfg: Config) -> None:
+    """Let MMEngine find every type of a config in Python's own style, or as a run writes it.
+
+    Without a scope it gets that of its model's library: mmdet's and mmseg's classes build parts of
+    theirs by name, which MMEngine looks for in its own scope otherwise.
+    """
+    find_hidden_classes(cfg)
+    model = cfg.get('model')
+    if cfg.get('default_scope') is not None or not isinstance(model, dict):
+        return
+    if 'default_scope' in cfg or not isinstance(model.get('type'), (str, NoneType)):
+        cfg.default_scope = library(cfg)
+
+
+def find_hidden_classes(cfg: Config) -> None:
+    """Find classes by full names, as runs write them, where a function hides the module.
+
+    MMEngine takes `mmdet.models.losses.smooth_l1_loss` for the function of that name, and does not
+    find the class L1Loss in the module.
+    """
+    for _, node in nodes(cfg._cfg_dict, ''):
+        kind = node.get('type')
+        module, _, name = kind.rpartition('.') if isinstance(kind, str) else ('', '', '')
+        if '.' in module and not hasattr(get_object_from_string(module), name):
+            with suppress(ImportError):
+                if hasattr(import_module(module), name):
+                    node['type'] = LazyObject(module, name)
+
+
+def leave_out_helpers(cfg: Config) -> None:
+    """Remove the file's variables that nothing reads and no text of a config can hold.
+
+    The config that a run writes, and the one in its checkpoints, could not be read with them:
+    `environ = __import__('os').environ` would be written as a call of `environ`, with all variables
+    of the process. A line is printed for other values of this kind.
+    """
+    for key, value in list(dict.items(cfg._cfg_dict)):  # without importing what a LazyObject names
+        place = _unwritable(value, key)
+        if place is not None and key not in READ_BY_MMENGINE:
+            cfg.pop(key)
+        elif place is not None:
+            print(f'{place}: no plain value, so that the config of this run cannot be read again')
+
+
+def _unwritable(value: Any, key: str) -> str | None:
+    """Return the dotted key of the first value that is not `PLAIN`; None if there is none."""
+    children: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        children = dict.items(value)
+    elif isinstance(value, (list, tuple)):
+        children = enumerate(value)
+    elif not (value is None or type(value) in PLAIN):
+        return key
+    places = (_unwritable(child, f'{key}.{name}') for name, child in children)
+    return next((place for place in places if place is not None), None)
 
 
 def apply_options(cfg: Config, options: dict[str, Any]) -> None:
@@ -215,14 +287,17 @@ def draw_predictions(cfg: Config, folder: str) -> None:
     """Make the config's visualisation hook write a drawing per test image to `folder` or below.
 
     Raises:
-        UsageError: the config has no such hook.
+        UsageError: the config has no such hook, or no visualizer that it needs.
     """
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise UsageError('--show-dir: the config has no default_hooks.visualization')
     hook.update(draw=True, interval=1)
     folder = str(Path(folder).resolve())  # MMEngine joins a relative folder to the work dir
-    if cfg.get('default_scope') == 'mmdet':
+    hook_class = type_class(hook.type, HOOKS, scope(cfg))
+    if hook_class is not None and 'test_out_dir' in inspect.signature(hook_class).parameters:
         hook.test_out_dir = folder
+    elif not cfg.get('visualizer'):
+        raise UsageError('--show-dir: the config has no visualizer')
     else:  # mmseg's hook leaves it to the visualizer, which writes to FOLDER/vis_data/vis_image
         cfg.visualizer.save_dir = folder

@@ -12,10 +12,13 @@ from typing import Any, TextIO
 
 import mmengine.runner
 from mmengine.dist import is_main_process
+from mmengine.hooks import CheckpointHook
 from mmengine.logging import MMLogger
+from mmengine.registry import HOOKS
 from tqdm import tqdm
 
 from mmpola.engine.hooks.screen import ScreenHook
+from mmpola.engine.types import type_class
 from mmpola.messages import FOR_THE_USER
 
 ABOUT_MMENGINE = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
@@ -61,6 +64,16 @@ class Runner(mmengine.runner.Runner):
                 del hooks[name]
         super().register_hooks(hooks, custom_hooks)
         self.register_hook(ScreenHook(self._screen))
+
+    def register_hook(self, hook: Any, priority: Any = None) -> None:
+        """Register a hook; MMEngine's `CheckpointHook` is replaced, whose files torch.load refuses.
+
+        It stays where it saves somewhere else than in local folders.
+        """
+        is_local = isinstance(hook, dict) and not hook.get('backend_args')
+        if is_local and type_class(hook.get('type'), HOOKS) is CheckpointHook:
+            hook = {**hook, 'type': 'mmpola.AtomicCheckpointHook'}
+        super().register_hook(hook, priority)
 
     def build_train_loop(self, loop: Any) -> Any:
         """Build the loop; what data sets print goes to the log file."""

@@ -15,7 +15,7 @@ from mmengine.hooks import Hook
 from torch import Tensor, nn
 
 from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
-from mmpola.config_contents import class_list_problem
+from mmpola.config_contents import class_list_problem, type_name
 from mmpola.engine.hooks.resumed import ResumedHook
 from mmpola.engine.processes import place
 from mmpola.engine.runner import Runner
@@ -215,7 +215,7 @@ def refuse_sharding(cfg: Config) -> None:
             f'got {strategy}; remove it, see docs/train.md'
         )
     wrapper = cfg.get('model_wrapper_cfg') or {}
-    if wrapper.get('type') == 'MMFullyShardedDataParallel':
+    if type_name(wrapper.get('type')) == 'MMFullyShardedDataParallel':
         raise UsageError(
             "model_wrapper_cfg: expected a wrapper that keeps all weights, because MMEngine's "
             'Runner saves the weights of one process, got MMFullyShardedDataParallel; remove it, '
@@ -227,14 +227,10 @@ def build_runner(cfg: Config, hooks: list[Hook]) -> Runner:
     """Build MMEngine's Runner, with a short screen and the hooks that draw.
 
     Args:
-        cfg: config of the run. In it, MMEngine's `CheckpointHook` is replaced, whose files
-            torch.load refuses, and SyncBN if there is no GPU.
+        cfg: config of the run. In it, SyncBN is replaced if there is no GPU.
         hooks: registered in addition to the config's.
     """
     refuse_sharding(cfg)
-    saving = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
-    if saving.get('type') == 'CheckpointHook' and not saving.get('backend_args'):
-        saving['type'] = 'mmpola.AtomicCheckpointHook'
     end_children_with_this_process()
     if cfg.launcher == 'none':
         replace_sync_bn(cfg.model, ('MMSyncBN',))  # as MMEngine does with SyncBN

@@ -12,7 +12,8 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from mmpola.backbones.base import Backbone
-from mmpola.config_contents import nodes
+from mmpola.config_contents import nodes, type_name
+from mmpola.engine.types import scope
 from mmpola.messages import UsageError, first_line
 from mmpola.registry import REGISTERED_NAMES
 
@@ -52,7 +53,7 @@ def build_model(cfg: Config) -> nn.Module:
     """
     if not isinstance(cfg.get('model'), dict):
         raise UsageError(f'model: expected a dict, got {cfg.get("model")}')
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    init_default_scope(scope(cfg))
     settings = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
     if cfg.get('data_preprocessor') is not None:
         settings.setdefault('data_preprocessor', copy.deepcopy(cfg.data_preprocessor))
@@ -84,12 +85,21 @@ def replace_sync_bn(settings: dict[str, Any], names: tuple[str, ...]) -> bool:
 
     Args:
         settings: the config's model.
-        names: the types that are replaced.
+        names: the types that are replaced, as the configs of mmdet and mmseg name them.
     """
-    norms = [node for _, node in nodes(settings, 'model') if node.get('type') in names]
+    norms = [node for _, node in nodes(settings, 'model') if _norm_name(node.get('type')) in names]
     for norm in norms:
         norm['type'] = 'BN'
     return len(norms) > 0
+
+
+def _norm_name(kind: Any) -> str:
+    """Return the name of a norm in configs; torch and mmcv have a class SyncBatchNorm each."""
+    name = type_name(kind)
+    if name != 'SyncBatchNorm':
+        return name
+    module = kind if isinstance(kind, str) else kind.__module__
+    return 'MMSyncBN' if module.startswith('mmcv.') else 'SyncBN'
 
 
 def unwrapped(model: Any) -> Any:

@@ -24,6 +24,7 @@ from mmpola.apps.prediction.drawing import draw_classes
 from mmpola.apps.prediction.results import instances_as_json, label_map, panoptic_segments
 from mmpola.classification.class_folders import class_names
 from mmpola.classification.data_config import class_source
+from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.config_contents import (
     IMAGENET,
     class_list_problem,
@@ -33,6 +34,8 @@ from mmpola.config_contents import (
 )
 from mmpola.engine.batch_picture import class_colours
 from mmpola.engine.training_checkpoint import TrainingCheckpoint
+from mmpola.engine.types import library
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, listed
 from mmpola.read_image import ImageFile
 
@@ -102,7 +105,7 @@ class Predictor:
         self.threshold = threshold
         if type(model).__name__ == 'DetTTAModel':
             model.module.register_forward_hook(drop_masks)  # it merges boxes and stops at masks
-        if cfg.model.type == 'mmpola.ImageClassifier':
+        if isinstance(unwrapped(model), ImageClassifier):
             self.meta = {'classes': classifier_classes(cfg, checkpoint)}
         else:
             self.meta = detector_meta(cfg, checkpoint, reader.metainfo)
@@ -191,8 +194,10 @@ def detector_meta(
 
 def open_visualizer(cfg: Config, meta: dict[str, Any]) -> Any:
     """Return the config's visualizer, which writes nothing itself."""
-    task = {'mmdet': 'Det', 'mmseg': 'Seg'}.get(cfg.default_scope, 'Det')
-    settings = {'type': f'{task}LocalVisualizer', **(cfg.get('visualizer') or {})}
+    visualizer = 'mmdet.DetLocalVisualizer'
+    if library(cfg) == 'mmseg':
+        visualizer = 'mmseg.SegLocalVisualizer'
+    settings = {'type': visualizer, **(cfg.get('visualizer') or {})}
     # MMEngine would return an earlier visualizer of the same name.
     settings.update(vis_backends=None, name=f'of predictions {next(VISUALIZER_NUMBERS)}')
     visualizer = VISUALIZERS.build(settings)

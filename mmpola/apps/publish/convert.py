@@ -20,6 +20,7 @@ from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
 from mmpola.checkpoint.adapt import adapt_tables
 from mmpola.checkpoint.load import RenamesWeights, compare, rename
 from mmpola.checkpoint.write import write_atomically
+from mmpola.engine.config import complete_types
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
     fit_checkpoint,
@@ -179,7 +180,9 @@ def read_config(text: str, source: Path) -> Config:
     except (SyntaxError, ValueError, AttributeError) as error:
         rule = "expected a config of plain values in meta['cfg']"
         raise UsageError(f'{source}: {rule}, got {first_line(error)}') from None
-    return Config(content)
+    cfg = Config(content)
+    complete_types(cfg)
+    return cfg
 
 
 def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torchvision.ops import nms, roi_align
 
 from mmpola.apps.publish.export import Outputs
+from mmpola.config_contents import type_name
 from mmpola.messages import UsageError, first_line
 
 DENSE_STEPS = ('predict', 'predict_by_feat', '_predict_by_feat_single', '_bbox_post_process')
@@ -255,7 +256,10 @@ def refuse_other_heads(model: Any) -> None:
             refuse(module, 'its objects are computed')
     for name, head in heads.items():
         settings = head.test_cfg
-        if settings.nms.keys() != {'type', 'iou_threshold'} or settings.nms.type != 'nms':
+        if (
+            settings.nms.keys() != {'type', 'iou_threshold'}
+            or type_name(settings.nms.type) != 'nms'
+        ):
             rule = "expected dict(type='nms', iou_threshold=…)"
             raise UsageError(f'{name}.test_cfg.nms: {rule}, got {dict(settings.nms)}')
         if name != 'roi_head' and settings.get('nms_pre', -1) <= 0:

@@ -25,6 +25,7 @@ from mmpola.apps.publish.export import (
 from mmpola.checkpoint.write import write_atomically
 from mmpola.config_contents import input_channels
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
+from mmpola.engine.types import scope
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, counted
 
@@ -103,7 +104,7 @@ def found_objects(
     Raises:
         UsageError: the test data cannot be read.
     """
-    init_default_scope(cfg.default_scope)
+    init_default_scope(scope(cfg))
     try:
         dataset = DATASETS.build(cfg.test_dataloader.dataset)
         for index in range(min(len(dataset), SEARCHED_IMAGES)):

@@ -21,7 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmpola.classification.data_config import evaluation_transform
-from mmpola.config_contents import input_channels
+from mmpola.config_contents import input_channels, type_name
+from mmpola.engine.types import library
 from mmpola.engine.validate import build_model, unwrapped
 from mmpola.messages import UsageError, first_line
 
@@ -34,10 +35,10 @@ def input_size(cfg: Config) -> tuple[int, ...]:
     backbone = cfg.model.get('backbone', {})
     if 'length' in backbone:
         return (backbone['length'],)
-    scope = cfg.get('default_scope')
-    if scope == 'mmdet':
+    package = library(cfg)
+    if package == 'mmdet':
         return (800, 1280)
-    if scope == 'mmseg':
+    if package == 'mmseg':
         crop = cfg.model.data_preprocessor.get('size') or (512, 512)
         return tuple(crop)
     size = evaluation_transform(cfg)['input_size']
@@ -67,7 +68,7 @@ def count_model(cfg: Config, size: Sequence[int]) -> tuple[int, int]:
         raise
     except Exception as error:  # of any model of other packages
         raise UsageError(
-            f'model: {cfg.model.type} cannot be counted on one sample of {list(size)}: '
+            f'model: {type_name(cfg.model.type)} cannot be counted on one sample of {list(size)}: '
             f'{first_line(error)}'
         ) from error
 
