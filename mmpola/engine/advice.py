@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.hooks import CheckpointHook
 from mmengine.optim.scheduler.param_scheduler import INF
+from mmengine.runner import EpochBasedTrainLoop
 
 WARM_UPS = ('LinearLR', 'ConstantLR', 'QuadraticWarmupLR')
 """Schedules that start below the learning rate."""
@@ -71,6 +73,49 @@ def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
     return scaled
 
 
+def is_by_epoch(loop: Any) -> bool:
+    """Whether a training loop counts epochs; else it counts steps."""
+    return isinstance(loop, EpochBasedTrainLoop) and not getattr(loop, 'endless', False)
+
+
+def counting_advice(loop: Any, saving: CheckpointHook, schedulers: Any) -> list[str]:
+    """Warn of what counts epochs in a run that has none, or steps that the run does not reach.
+
+    Args:
+        loop: the training loop.
+        saving: the hook that writes checkpoints.
+        schedulers: as in `warm_up_advice`.
+    """
+    key = 'default_hooks.checkpoint'
+    lines = []
+    if saving.by_epoch and not is_by_epoch(loop):
+        lines.append(
+            f'{key}: counts epochs, but train_cfg counts steps: there is no checkpoint before the '
+            'end of the run; set by_epoch=False, and interval to a number of steps'
+        )
+    elif not saving.by_epoch and is_by_epoch(loop) and saving.interval > loop.max_iters:
+        lines.append(
+            f'{key}: counts steps (interval={saving.interval}), of which the run has '
+            f'{loop.max_iters}: there is no checkpoint before its end; set by_epoch=True'
+        )
+    for scheduler in _flat(schedulers):
+        counts = not getattr(scheduler, 'need_val_args', False)  # ReduceOnPlateau: validations
+        if counts and scheduler.by_epoch and not is_by_epoch(loop):
+            lines.append(
+                f'param_scheduler: {type(scheduler).__name__} counts epochs, but train_cfg counts '
+                'steps: it changes nothing; set by_epoch=False, and its numbers to steps'
+            )
+    return lines
+
+
+def _flat(schedulers: Any) -> list[Any]:
+    """Return MMEngine's schedulers of all optimizers as one list."""
+    groups = [schedulers]
+    if isinstance(schedulers, dict):
+        groups = list(schedulers.values())
+    return [scheduler for group in groups for scheduler in group or []]
+
+
 def warm_up_advice(schedulers: Any, steps: int) -> str | None:
     """Warn if training ends within the warm-up of the learning rate.
 
@@ -78,15 +123,11 @@ def warm_up_advice(schedulers: Any, steps: int) -> str | None:
         schedulers: MMEngine's schedulers, a list, or a list for each of several optimizers.
         steps: of the whole run.
     """
-    groups = [schedulers]
-    if isinstance(schedulers, dict):
-        groups = list(schedulers.values())
-    for group in groups:
-        for scheduler in group or []:
-            is_warm_up = type(scheduler).__name__ in WARM_UPS and scheduler.begin == 0
-            if is_warm_up and not scheduler.by_epoch and steps <= scheduler.end < INF:
-                return (
-                    f'the warm-up of the learning rate takes {scheduler.end} steps, but the run '
-                    f'has {steps}: it ends before the learning rate reaches its value'
-                )
+    for scheduler in _flat(schedulers):
+        is_warm_up = type(scheduler).__name__ in WARM_UPS and scheduler.begin == 0
+        if is_warm_up and not scheduler.by_epoch and steps <= scheduler.end < INF:
+            return (
+                f'the warm-up of the learning rate takes {scheduler.end} steps, but the run '
+                f'has {steps}: it ends before the learning rate reaches its value'
+            )
     return None

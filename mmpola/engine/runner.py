@@ -15,9 +15,11 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import MMLogger
 from mmengine.registry import HOOKS
+from torch import nn
 from tqdm import tqdm
 
 from mmpola.engine.hooks.screen import ScreenHook
+from mmpola.engine.last_step import NOTED, HookCalls, keep_last_step
 from mmpola.engine.types import type_class
 from mmpola.messages import FOR_THE_USER
 
@@ -45,6 +47,26 @@ class Runner(mmengine.runner.Runner):
     """
 
     _screen: Screen
+    _calls = HookCalls()
+
+    def train(self) -> nn.Module:
+        """Train; keep the trained steps if an error ends the run."""
+        try:
+            return super().train()
+        except Exception as error:
+            keep_last_step(self, error, self._calls)
+            raise
+
+    def call_hook(self, fn_name: str, **kwargs: Any) -> None:
+        """Call a method of each hook, and note which have completed it."""
+        if fn_name not in NOTED:
+            super().call_hook(fn_name, **kwargs)
+            return
+        calls = HookCalls(fn_name, kwargs, list(self.hooks))
+        for hook in self.hooks:
+            self._calls = calls  # a hook may validate
+            getattr(hook, fn_name)(self, **kwargs)
+            calls.waiting.remove(hook)
 
     def build_logger(self, *arguments: Any, **options: Any) -> MMLogger:
         """Build MMEngine's logger and put the filter in front of its screen."""

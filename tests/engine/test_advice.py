@@ -3,9 +3,11 @@
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.hooks import CheckpointHook
 from mmengine.registry import PARAM_SCHEDULERS
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
-from mmpola.engine.advice import length_advice, warm_up_advice
+from mmpola.engine.advice import counting_advice, length_advice, warm_up_advice
 from tests.helpers.training import run, small_config
 
 
@@ -95,6 +97,30 @@ def test_a_warm_up_that_is_longer_than_the_run(scheduler, steps, warns):
     for schedulers in ([built], {'generator': [], 'critic': [built]}):
         assert (warm_up_advice(schedulers, steps) is not None) == warns
     assert warm_up_advice(None, steps) is None
+
+
+@pytest.mark.parametrize(
+    ('loop', 'hook', 'scheduler', 'subjects'),
+    [
+        ('epochs', {}, {}, []),
+        ('epochs', {'by_epoch': False, 'interval': 24}, {'by_epoch': False}, []),
+        ('epochs', {'by_epoch': False, 'interval': 25}, {}, ['default_hooks.checkpoint']),
+        ('steps', {}, {'by_epoch': False}, ['default_hooks.checkpoint']),
+        ('steps', {'by_epoch': False}, {}, ['param_scheduler']),
+        ('steps', {'by_epoch': False}, {'type': 'ReduceOnPlateauLR', 'monitor': 'loss'}, []),
+    ],
+)
+def test_hooks_and_schedules_that_count_otherwise_than_the_loop(loop, hook, scheduler, subjects):
+    """They save, or change, nothing before the end of the run."""
+    loop_class = EpochBasedTrainLoop if loop == 'epochs' else IterBasedTrainLoop
+    running = loop_class.__new__(loop_class)
+    running._max_iters = 24
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    built = PARAM_SCHEDULERS.build(
+        {'type': 'ConstantLR', **scheduler}, default_args={'optimizer': optimizer}
+    )
+    lines = counting_advice(running, CheckpointHook(**hook), [built])
+    assert [line.partition(':')[0] for line in lines] == subjects
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
 from mmpola.checkpoint.write import PARTIAL_SUFFIX, plain_values, write_atomically
+from mmpola.engine.advice import counting_advice
 from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.messages import UsageError
@@ -68,7 +69,7 @@ class AtomicBackend(LocalBackend):
 def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
     """Save a checkpoint, then its path in `last_checkpoint`, then remove `interrupted.pth`.
 
-    Every rank calls this; rank 0 writes.
+    Every rank calls this; rank 0 writes. Then hooks that have a method `after_saved` are called.
 
     Raises:
         NonFiniteError: weights are NaN or infinite.
@@ -81,6 +82,7 @@ def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
         AtomicBackend().put(os.fsencode(path), os.path.join(runner.work_dir, 'last_checkpoint'))
         if name != INTERRUPTED:
             Path(runner.work_dir, INTERRUPTED).unlink(missing_ok=True)
+    runner.call_hook('after_saved')
 
 
 class AtomicCheckpointHook(CheckpointHook):
@@ -91,12 +93,18 @@ class AtomicCheckpointHook(CheckpointHook):
     updates `last_checkpoint`, and then removes outdated checkpoints. For a moment there is one more
     than `max_keep_ckpts`.
 
+    A run that another hook ends between two checkpoints saves its last weights too, unless
+    `save_last=False`.
+
     Its files contain only tensors and plain Python values, so that `torch.load(weights_only=True)`
     and OpenMMLab's inferencers can open them. MMEngine's log history is rebuilt when a checkpoint
     is loaded.
 
     Args:
         args, kwargs: as in CheckpointHook.
+
+    Attributes:
+        saved_at: number of steps whose result is in a checkpoint; None before training.
 
     Raises:
         TypeError: an argument is unknown.
@@ -117,10 +125,15 @@ class AtomicCheckpointHook(CheckpointHook):
         kwargs.setdefault('backend_args', ATOMIC_BACKEND)
         super().__init__(*args, **kwargs)
         self.unvalidated: tuple[int, dict[str, Any]] | None = None
+        self.saved_at: int | None = None
 
     def before_train(self, runner: Any) -> None:
         """Remove what a killed run had begun to write; know what it has not validated."""
         super().before_train(runner)
+        self.saved_at = runner.iter
+        advice = counting_advice(runner.train_loop, self, runner.param_schedulers)
+        for line in advice:
+            runner.logger.warning(line)
         if runner.message_hub.runtime_info.get(VALIDATION_DUE):
             self._note_last_step(runner)
         if is_main_process():
@@ -129,14 +142,17 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def _note_last_step(self, runner: Any) -> None:
         """Note the step of a run that was killed in its last validation, to save it again."""
-        step = runner.iter
         end = runner.max_iters
-        meta = {'epoch': runner.epoch, 'iter': runner.iter}
         if self.by_epoch:
-            step = runner.epoch
             end = runner.max_epochs
+        step, meta = self._position(runner)
         if step == end:
             self.unvalidated = (step, meta)
+
+    def _position(self, runner: Any) -> tuple[int, dict[str, Any]]:
+        """Return the number in the name of a checkpoint between two steps, and its `meta`."""
+        step = runner.epoch if self.by_epoch else runner.iter
+        return step, {'epoch': runner.epoch, 'iter': runner.iter}
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Replace what the file would pickle as classes of MMEngine and NumPy."""
@@ -183,14 +199,20 @@ class AtomicCheckpointHook(CheckpointHook):
             **self.args,
         )
         self._remove_outdated()
+        self.saved_at = meta['iter']
         self.unvalidated = None
         if runner.message_hub.runtime_info.get(VALIDATION_DUE):
             self.unvalidated = (step, meta)
 
     def after_train(self, runner: Any) -> None:
-        """Save the last checkpoint again, if it says that it is still to be validated."""
+        """Save the last checkpoint again, if it says that it is still to be validated.
+
+        If a hook has ended the run since the last checkpoint, such as EarlyStoppingHook, save one.
+        """
         if self.unvalidated is not None and not runner.message_hub.get_info(VALIDATION_DUE):
             self._save_checkpoint_with_step(runner, *self.unvalidated)
+        elif self.save_last and runner.iter != self.saved_at:
+            self._save_checkpoint_with_step(runner, *self._position(runner))
         super().after_train(runner)
 
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
@@ -201,6 +223,7 @@ class AtomicCheckpointHook(CheckpointHook):
         runner.message_hub.update_info(VALIDATION_DUE, False)
         super()._save_best_checkpoint(runner, metrics)
         self._remove_outdated()
+        runner.call_hook('after_saved')
 
     def _remove_outdated(self) -> None:
         """Remove the outdated files of this run; the best checkpoint may be another run's."""

@@ -11,10 +11,10 @@ import torch
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapperDict
-from mmengine.runner import EpochBasedTrainLoop
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from mmpola.engine.advice import is_by_epoch
 from mmpola.engine.hooks.first_batch import after_preprocessing
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import counted, info
@@ -69,7 +69,7 @@ class ScreenHook(Hook):
             self.bar.set_postfix_str(text, refresh=False)
         self._close_if_full()
 
-    def after_train(self, runner: Any) -> None:
+    def after_run(self, runner: Any) -> None:
         """Print the last checkpoint and the best one."""
         for line in checkpoint_lines(runner.message_hub.runtime_info):
             info(line)
@@ -229,8 +229,3 @@ def optimizer_text(optim_wrapper: Any) -> str:
     if len(rates) > 1:
         text += f' to {max(rates):.3g}'
     return f'{", ".join(names)}, learning rate {text}'
-
-
-def is_by_epoch(loop: Any) -> bool:
-    """Whether a training loop counts epochs; else it counts steps."""
-    return isinstance(loop, EpochBasedTrainLoop) and not getattr(loop, 'endless', False)

@@ -1,0 +1,102 @@
+"""Keep the trained steps of a run that ends by an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmengine.dist import get_world_size
+from mmengine.hooks import EMAHook, Hook, ParamSchedulerHook
+
+from mmpola.engine.advice import is_by_epoch
+from mmpola.engine.hooks.atomic_checkpoint import (
+    ATOMIC_BACKEND,
+    INTERRUPTED,
+    AtomicCheckpointHook,
+    save_and_point,
+)
+from mmpola.messages import UsageError, counted, first_line
+
+STEP = 'after_train_iter'
+EPOCH = 'after_train_epoch'
+VALIDATION = ('before_val_epoch', 'after_val_epoch')
+NOTED = ('before_train_iter', STEP, EPOCH, *VALIDATION)
+"""Names of the calls of hooks between which the state of a run differs."""
+
+
+@dataclass
+class HookCalls:
+    """The newest of the `NOTED` calls of hooks.
+
+    Attributes:
+        name: of the method.
+        arguments: of the call.
+        waiting: hooks that have not completed it; the first of them failed, or none has begun.
+    """
+
+    name: str = ''
+    arguments: dict[str, Any] = field(default_factory=dict)
+    waiting: list[Hook] = field(default_factory=list)
+
+
+def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
+    """Save `interrupted.pth` unless a checkpoint of the last step exists, and say so.
+
+    `--resume` continues from it. Nothing is saved without a checkpoint hook, and with several
+    processes: the others may wait for this one.
+
+    Args:
+        runner: of the run, in the state in which the error has left it.
+        error: that ended the run.
+        calls: how far the hooks have come.
+    """
+    saving = next((hook for hook in runner.hooks if isinstance(hook, AtomicCheckpointHook)), None)
+    if saving is None or saving.saved_at is None or get_world_size() > 1:
+        return
+    complete_step(runner, calls)
+    if runner.iter <= saving.saved_at:
+        return
+    try:
+        save_and_point(
+            runner,
+            runner.work_dir,
+            INTERRUPTED,
+            meta={'epoch': runner.epoch, 'iter': runner.iter},
+            by_epoch=False,
+            backend_args=ATOMIC_BACKEND,
+        )
+    except Exception as problem:  # a broken GPU, a full disk, weights that are not finite
+        if not isinstance(error, UsageError):
+            runner.logger.error(f'the last steps are not saved: {first_line(problem)}')
+        return
+    runner.logger.error(
+        f'{first_line(error)}: stopped after {counted(runner.iter, "step")}; --resume continues '
+        f'from {runner.work_dir}/{INTERRUPTED}'
+    )
+
+
+def complete_step(runner: Any, calls: HookCalls) -> None:
+    """Bring schedule, averages and counters of a run to the weights, which a step has changed.
+
+    A hook that fails after a step keeps later ones from doing that, and in a validation the model
+    has the averaged weights.
+    """
+    unfinished = [
+        hook
+        for hook in calls.waiting
+        if isinstance(hook, (EMAHook, ParamSchedulerHook)) and hook is not calls.waiting[0]
+    ]
+    loop = runner.train_loop
+    if calls.name == STEP and calls.waiting:
+        for hook in unfinished:
+            hook.after_train_iter(runner, **calls.arguments)
+        loop._iter += 1
+    if calls.name == EPOCH and calls.waiting and is_by_epoch(loop):
+        for hook in unfinished:
+            hook.after_train_epoch(runner)
+        loop._epoch += 1
+    if calls.name in VALIDATION:
+        for hook in runner.hooks:
+            begins = calls.name == VALIDATION[0]
+            if isinstance(hook, EMAHook) and begins != (hook in calls.waiting):
+                hook.after_val_epoch(runner)
