@@ -17,6 +17,9 @@ from mmpola.messages import UsageError, listed
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 """Lower-case suffixes of image files. Without .gif: OpenCV reads it only since version 4.11."""
 
+WEIGHTS_SUFFIXES = ('.ckpt', '.pt', '.pth', '.safetensors')
+"""Suffixes of checkpoints, which a pattern of a shell may name among the images."""
+
 
 class ImageFile(NamedTuple):
     """An image file, and the path of its results inside the folder of results, without a suffix."""
@@ -40,7 +43,8 @@ def find_images(
         suffixes: ends of the names of image files in folders, in lower case.
 
     Raises:
-        UsageError: there is no such file or folder, or no image in a folder.
+        UsageError: there is no such file or folder, no image in a folder, or a checkpoint in place
+            of an image.
     """
     suffixes = tuple(sorted(suffixes))
     files: dict[str, tuple[Path, Path]] = {}
@@ -59,6 +63,11 @@ def find_images(
                     found.append(file)
         elif not path.exists():
             raise UsageError(f'{argument}: no such file or folder')
+        elif path.suffix in WEIGHTS_SUFFIXES and path.suffix not in suffixes:
+            raise UsageError(
+                f'IMAGES: expected image files and folders, got a second checkpoint, {argument}; '
+                'name the one to use, where a pattern such as best_*.pth finds several'
+            )
         if not found:
             raise UsageError(f'{argument}: no images in this folder ({" ".join(suffixes)})')
         for file in found:

@@ -53,6 +53,17 @@ def test_arguments_without_images(photos, argument, tmp_path):
         find_images([f'{photos}/{argument}'], tmp_path / 'out')
 
 
+@pytest.mark.parametrize('name', ['best_mIoU_iter_8.pth', 'model.safetensors'])
+def test_a_second_checkpoint_is_no_image(photos, name, tmp_path):
+    """A pattern of a shell may name two: the first is then the model, and was the older one."""
+    second = photos / name
+    second.write_bytes(b'weights')
+    with pytest.raises(UsageError, match=f'^IMAGES: .* got a second checkpoint, {second}; name'):
+        find_images([str(second), str(photos)], tmp_path / 'out')
+    assert find_images([str(photos)], tmp_path / 'out')
+    assert find_images([str(second)], tmp_path / 'out', {second.suffix})
+
+
 def test_results_are_overwritten_only_with_permission(photos):
     (image,) = find_images([str(photos / 'first.jpg')], photos)
     outputs = [image.output(photos, '.jpg'), image.output(photos, '.json')]

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.messages import UsageError
 
 PARTIAL_SUFFIX = '.partial'
@@ -31,8 +33,19 @@ def check_destination(path: Path, overwrite: bool, source: Path | None = None) -
     if source is not None and path.exists() and path.samefile(source):
         rule = 'expected another file than the one that is read'
         raise UsageError(f'{path}: {rule}, got the same')
+    if path.suffix == '.pth' and path.is_file() and is_of_training(path):
+        rule = 'expected a file to write, got the checkpoint of a training run'
+        raise UsageError(f'{path}: {rule}; name one checkpoint to read, and another file')
     if os.path.lexists(path) and not overwrite:
         raise UsageError(f'{path}: exists already; --overwrite replaces it')
+
+
+def is_of_training(path: Path) -> bool:
+    """Whether a file is a checkpoint with the state of a training run, also the best one's."""
+    try:
+        return 'message_hub' in read_checkpoint(path)
+    except (CheckpointError, TypeError):
+        return False
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:

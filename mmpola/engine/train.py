@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +16,9 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from torch import Tensor, nn
 
-from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
+from mmpola.checkpoint.init_cfg import check_pretrained, pretrained_files, remove_pretrained
 from mmpola.config_contents import class_list_problem, type_name
+from mmpola.engine.hooks.atomic_checkpoint import AtomicCheckpointHook
 from mmpola.engine.hooks.resumed import ResumedHook
 from mmpola.engine.processes import place
 from mmpola.engine.runner import Runner
@@ -28,6 +31,9 @@ from mmpola.engine.training_checkpoint import (
 from mmpola.engine.validate import replace_sync_bn, unwrapped
 from mmpola.messages import UsageError, info
 from mmpola.side_effects import end_children_with_this_process
+
+CHECKPOINT_NAME = re.compile(r'(?P<unit>epoch|iter)_(?P<number>\d+)(-[0-9a-f]{8})?\.pth$')
+"""End of the names that MMEngine's hook gives, with the digits of a published file."""
 
 
 class StartHook(Hook):
@@ -106,16 +112,51 @@ class ClassesHook(Hook):
 
 
 class ForgetHook(Hook):
-    """Empties the record of an earlier run that this one overwrites, when everything is built.
+    """Lets a run replace what an earlier one has left, or the rest of one that it resumes from.
 
-    Without that, a later --resume could continue from the end of the earlier run; its files are
-    older than the empty record.
+    A new run empties the record of the earlier one, when everything is built: a later --resume
+    could continue from its end; its files are older than the empty record. When this run has saved
+    something, checkpoints of steps that it has not made are removed: `best_*.pth` would name those
+    of two runs.
+
+    Args:
+        kept: files that the config names, which stay.
+        resumes: whether the run continues from a checkpoint.
     """
 
+    priority = 'LOWEST'  # after the checkpoint hook knows its folder
+
+    def __init__(self, kept: Sequence[str] = (), resumes: bool = False) -> None:
+        self.kept = {Path(name).resolve() for name in kept}
+        self.resumes = resumes
+        self.outdated: dict[Path, os.stat_result] = {}
+
     def before_train(self, runner: Any) -> None:
-        """Empty `last_checkpoint`."""
-        if is_main_process():
+        """Empty `last_checkpoint`, and note the checkpoints."""
+        if not is_main_process():
+            return
+        if not self.resumes:
             Path(runner.work_dir, 'last_checkpoint').write_bytes(b'')
+        folders = {Path(runner.work_dir)}
+        folders.update(
+            Path(hook.out_dir) for hook in runner.hooks if isinstance(hook, AtomicCheckpointHook)
+        )
+        for path in (path for folder in folders for path in folder.glob('*.pth')):
+            found = CHECKPOINT_NAME.search(path.name)
+            if found is None or path.resolve() in self.kept:
+                continue
+            done = runner.epoch if found['unit'] == 'epoch' else runner.iter
+            if int(found['number']) > done:
+                self.outdated[path] = path.stat()
+
+    def after_saved(self, runner: Any) -> None:
+        """Remove them, except those that this run has written anew."""
+        for path, before in self.outdated.items():
+            if path.exists():
+                now = path.stat()
+                if (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
+                    path.unlink()
+        self.outdated = {}
 
 
 def train(
@@ -146,10 +187,13 @@ def train(
         remove_pretrained(cfg.model)
         hooks.append(ClassesHook(cfg.load_from, classes, 'train_dataloader'))
         hooks.append(ResumedHook(cfg.load_from))
+        kept = [cfg.load_from]
     else:
         check_pretrained(cfg.model)
+        kept = pretrained_files(cfg.model)
         if cfg.get('load_from'):
             checkpoint = read_training_checkpoint(cfg.load_from)
+            kept.append(checkpoint.path)
             weights = starting_weights(checkpoint, model)
             hooks.append(StartHook(weights))
             if loads_classes(weights, cfg.model):
@@ -157,8 +201,8 @@ def train(
                     ClassesHook(checkpoint.path, checkpoint.classes, 'train_dataloader', new=True)
                 )
             cfg.load_from = None
-        if overwrite:
-            hooks.append(ForgetHook())
+    if overwrite:
+        hooks.append(ForgetHook(kept, resumes=bool(cfg.get('resume'))))
     with locked(cfg):
         runner = build_runner(cfg, hooks)
         log_to_file(runner, printed)

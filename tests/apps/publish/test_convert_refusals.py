@@ -81,6 +81,9 @@ def test_nothing_is_overwritten_by_default(weights, tmp_path):
     ]:
         message = refusal(check_destination, destination, overwrite, source)
         assert_lines([message], (f'{destination}: ', rule, ''))
+    second = save({'state_dict': {}, 'message_hub': {}}, tmp_path / 'best_2.pth')
+    message = refusal(check_destination, second, True, source)  # best_*.pth names two
+    assert message.startswith(f'{second}: expected a file to write, got the checkpoint of a')
     message = refusal(check_destination, tmp_path / 'no' / 'b.pth', False, source)
     assert message.startswith(f'{tmp_path / "no"}: ')
     assert run_convert(source, taken) == 2
