@@ -5,7 +5,8 @@
 
 The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 255, or another number
 of channels as the config's pipeline loads them; it normalises them itself. Without --dynamic it
-takes one image of the given height and width. Its outputs:
+takes one image of the given height and width, which are by default those that the test pipeline
+of the config makes of the test images. Its outputs:
 
     classifier    logits [B, classes]
     segmenter     logits [B, classes, h, w] of the decode head, which mmseg resizes to the image
@@ -25,8 +26,8 @@ import argparse
 from pathlib import Path
 
 from mmpola.apps.publish.detector_export import export_detector
+from mmpola.apps.publish.evaluated_size import evaluated_size, sides
 from mmpola.apps.publish.export import export, export_model
-from mmpola.apps.publish.flops import input_size
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.config import add_model_arguments, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_checkpoint_for
@@ -48,8 +49,7 @@ def parse_args() -> argparse.Namespace:
         type=int,
         nargs=2,
         metavar=('H', 'W'),
-        help="size of the one image, in pixels (default: the config's own; 800 1280 for a "
-        'detector)',
+        help='size of the one image, in pixels (default: what the test pipeline makes)',
     )
     sizes.add_argument('--dynamic', action='store_true', help='any batch, height and width')
     parser.add_argument(
@@ -67,7 +67,16 @@ def main() -> None:
     cfg = load_config(args)
     built = validate_config(cfg)
     checkpoint = read_checkpoint_for(args.checkpoint, built)
-    shape = tuple(args.shape or input_size(cfg))
+    shape = tuple(args.shape or ())
+    if not shape and not args.dynamic:
+        shape, source = evaluated_size(cfg)
+        print(f'images of {sides(shape)} pixels, as {source}')
+    test_cfg = cfg.model.get('test_cfg') or {}
+    if test_cfg.get('mode') == 'slide' and not args.backbone:
+        print(
+            "model.test_cfg.mode='slide': predict joins the results of crops; the program reads "
+            f'the whole image, or a crop with --shape {" ".join(map(str, test_cfg["crop_size"]))}'
+        )
     if library(cfg) == 'mmdet' and not args.backbone:
         if args.dynamic:
             raise UsageError('--dynamic: a detector is exported for one size, or with --backbone')

@@ -161,11 +161,15 @@ class PipelineReader(ImageReader):
 
     Args:
         dataset: config of the data set.
+
+    Attributes:
+        images: files of the data set; none if it cannot be read.
     """
 
     def __init__(self, dataset: dict[str, Any]) -> None:
         super().__init__('pseudo_collate')
         self._infos = DataInfos(dataset)
+        self.images = self._infos.images
         self.metainfo = self._infos.metainfo
         self.suffixes |= self._infos.suffixes
         self._loaded: NDArray[Any] | None = None
@@ -267,9 +271,11 @@ class DataInfos:
     Attributes:
         metainfo: of the data set, such as its classes.
         suffixes: of the data set's files, in lower case.
+        images: the files.
     """
 
     def __init__(self, dataset: dict[str, Any]) -> None:
+        self.images: list[Path] = []
         self._numbers: dict[str, int] = {}
         self._common: dict[str, Any] = {}
         suffix = str(dataset.get('img_suffix', '')).lower()
@@ -291,6 +297,7 @@ class DataInfos:
             info = self._dataset.get_data_info(number)
             path = str(info.get('img_path', ''))
             self._numbers[os.path.abspath(path)] = number
+            self.images.append(Path(path))
             self.suffixes.add(Path(path).suffix.lower())
             if number == 0:
                 self._common = info

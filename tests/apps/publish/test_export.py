@@ -1,12 +1,15 @@
 """Export to ONNX: backbones, classifiers and segmenters, on small models."""
 
+import cv2
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from PIL import Image
 
+from mmpola.apps.publish.evaluated_size import evaluated_size
 from mmpola.apps.publish.export import (
     ExportModel,
     backbone_maps,
@@ -18,7 +21,7 @@ from mmpola.backbones import PolaFormerPP, PolaSwin
 from mmpola.engine.training_checkpoint import read_training_checkpoint
 from mmpola.engine.validate import build_model
 from tests.helpers.configs import WIDTHS
-from tests.helpers.processes import load_script
+from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import refusal
 from tests.helpers.training import small_config
 
@@ -76,7 +79,9 @@ def test_the_script_exports_a_classifier(colours, tmp_path, monkeypatch, capsys)
     arguments = ['export.py', tmp_path / 'small.py', tmp_path / 'random.pth', path]
     monkeypatch.setattr('sys.argv', [str(argument) for argument in arguments])
     load_script('export').main()
-    assert capsys.readouterr().out.startswith(f'{path}: ')
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "images of 32 x 32 pixels, as timm's transforms make them"
+    assert lines[1].startswith(f'{path}: ')
     assert run(path, 255 * torch.rand(1, 3, 32, 32))[0].shape == (1, 3)
     assert '--overwrite' in refusal(load_script('export').main)
 
@@ -90,6 +95,51 @@ def test_a_segmenter_is_exported(tiny_segmentation, write_checkpoint, tmp_path):
     path = tmp_path / 'out.onnx'
     assert export(model, path, shape=(64, 96)) <= 1e-4
     assert run(path, 255 * torch.rand(1, 3, 64, 96))[0].shape[2:] == (16, 24)
+
+
+def test_a_segmenter_is_exported_at_the_size_that_it_is_evaluated_at(
+    tiny_segmentation, write_checkpoint, shapes, tmp_path, capsys
+):
+    """The crop of training, 64 x 64, gives other labels than `predict`."""
+    with open(tiny_segmentation, 'a') as config:
+        config.write("\nmodel['backbone']['attn_types'] = 'SSSS'\n")
+    checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth')
+    path = tmp_path / 'out.onnx'
+    assert run_script('export', tiny_segmentation, checkpoint, path) == 0
+    line = 'images of 96 x 96 pixels, as the test pipeline makes them'
+    assert capsys.readouterr().out.splitlines()[0] == line
+    photo = next((shapes / 'ade' / 'images' / 'validation').glob('*'))
+    assert run_script('predict', tiny_segmentation, checkpoint, photo, '--out', tmp_path) == 0
+    expected = np.asarray(Image.open(tmp_path / 'preds' / f'{photo.stem}.png'))
+    pixels = cv2.resize(cv2.imread(str(photo))[..., ::-1], (96, 96))
+    (logits,) = run(path, torch.from_numpy(pixels).permute(2, 0, 1)[None].float())
+    whole = torch.from_numpy(logits)
+    for size in ((96, 96), expected.shape):
+        whole = torch.nn.functional.interpolate(whole, size, mode='bilinear')
+    assert (whole.argmax(1)[0].numpy() == expected).mean() > 0.999
+
+
+@pytest.mark.parametrize(
+    ('task', 'expected', 'without_data'),
+    [('tiny_config', (120, 144), (120, 160)), ('tiny_segmentation', (128, 160), (128, 160))],
+)
+def test_the_size_of_images_is_what_the_test_pipeline_makes(
+    task, expected, without_data, request, tmp_path
+):
+    cfg = Config.fromfile(request.getfixturevalue(task))
+    dataset = cfg.test_dataloader.dataset
+    for step in dataset.pipeline:
+        if step.type == 'Resize':
+            step.scale = (120, 200)
+            step.keep_ratio = True
+    size, source = evaluated_size(cfg)
+    assert (size, source) == (expected, 'the test pipeline makes them')
+    dataset.update(data_root=str(tmp_path))
+    size, source = evaluated_size(cfg)
+    assert size == without_data
+    assert 'a picture of 480 x 640' in source
+    cfg.test_dataloader.dataset.pipeline[0].color_type = 'unknown'
+    assert refusal(evaluated_size, cfg).startswith('--shape: expected H W')
 
 
 def test_the_head_of_semantic_fpn_is_recorded_for_every_size():
