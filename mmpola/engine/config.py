@@ -173,7 +173,7 @@ def leave_out_helpers(cfg: Config) -> None:
     """
     for key, value in list(dict.items(cfg._cfg_dict)):  # without importing what a LazyObject names
         place = _unwritable(value, key)
-        if place is not None and key not in READ_BY_MMENGINE:
+        if place is not None and key not in READ_KEYS:
             cfg.pop(key)
         elif place is not None:
             print(f'{place}: no plain value, so that the config of this run cannot be read again')

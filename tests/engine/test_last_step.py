@@ -127,6 +127,7 @@ def test_a_hook_that_counts_epochs_in_a_loop_of_steps_says_so(loop, colours, tmp
     with pytest.raises(RuntimeError, match='broken'):
         train(cfg, Fails('after_train_iter', 10, 'NORMAL'))
     log = next(tmp_path.glob('*/*.log')).read_text()
+    assert log.count('[counting]') == 1
     assert log.count('default_hooks.checkpoint: counts epochs, but train_cfg counts steps') == 1
     assert f'stopped after 11 steps; --resume continues from {tmp_path}/interrupted.pth' in log
     assert read_checkpoint(tmp_path / 'interrupted.pth')['meta']['iter'] == 11

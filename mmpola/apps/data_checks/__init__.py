@@ -36,6 +36,7 @@ from mmpola.apps.data_checks.table import (
 )
 from mmpola.apps.image_reader import sixteen_bits_note
 from mmpola.engine.processes import place
+from mmpola.engine.types import scope
 from mmpola.messages import UsageError
 
 __all__ = ['Checked', 'Data', 'add_skip_argument', 'check_data', 'image_lines']
@@ -91,7 +92,7 @@ def check_data(
             `data_checks.skip` has a name that no check has.
     """
     skip = names_to_skip(cfg)
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    init_default_scope(scope(cfg))
     is_first = place(cfg.get('launcher', 'none')).local_rank == 0
     sets = [read(data, is_first) for data in different_datasets(cfg, splits)]
     run = Run(cfg, splits, whole, sets, model)

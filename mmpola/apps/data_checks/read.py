@@ -21,7 +21,8 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from numpy.typing import NDArray
 
-from mmpola.config_contents import inner_datasets
+from mmpola.config_contents import inner_datasets, type_name
+from mmpola.engine.types import type_class
 
 INSTANCES = 'instances'
 PIXELS = 'pixels'
@@ -159,7 +160,7 @@ class Data:
     @property
     def kind(self) -> str:
         """Name of its class."""
-        return str(self.config.get('type')).split('.')[-1]
+        return type_name(self.config.get('type'))
 
     @property
     def loader(self) -> str:
@@ -292,10 +293,7 @@ def read(data: Data, is_first: bool) -> Data:
 
 def build(config: dict[str, Any]) -> Any:
     """Build a data set; OpenMMLab's without reading its annotations yet."""
-    kind = config.get('type')
-    if isinstance(kind, str):
-        with DATASETS.switch_scope_and_registry(None) as registry:
-            kind = registry.get(kind)
+    kind = type_class(config.get('type'), DATASETS)
     arguments = dict(config)
     if isinstance(kind, type) and issubclass(kind, BaseDataset):
         arguments['lazy_init'] = True

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from mmengine.registry import METRICS
 
+from mmpola.engine.types import scope, type_class
 from tests.helpers.refusals import errors, only, warnings
 
 EVERY = ('train', 'val', 'test')
@@ -75,3 +77,14 @@ def test_an_annotation_with_the_id_0(detection, truth, annotations):
     first = json.loads(truth.read_text())['annotations'][0]['id']
     change(truth, lambda annotation: annotation.update(id=annotation['id'] - first))
     only(warnings(detection, EVERY), 'annotation-id-0')
+
+
+def test_evaluators_whose_types_are_classes(detection, segmentation, truth):
+    """As in configs of MMEngine's Python style."""
+    for cfg in (detection, segmentation):
+        for key in ('val_evaluator', 'test_evaluator'):
+            cfg[key].type = type_class(cfg[key].type, METRICS, scope(cfg))
+    change(truth, lambda annotation: annotation.pop('iscrowd'))
+    only(errors(detection, EVERY), 'evaluator-fields')
+    segmentation.val_evaluator.ignore_index = 250
+    only(warnings(segmentation, ('train', 'val')), 'evaluator-ignore-index')

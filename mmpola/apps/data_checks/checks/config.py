@@ -31,6 +31,12 @@ def warm_up(run: Run) -> Iterator[str]:
     return iter(())  # the training loop asks this, which knows the number of steps
 
 
+@check('counting', WARNING, CONFIG)
+def counting(run: Run) -> Iterator[str]:
+    """The checkpoint hook or the schedule counts epochs where training counts steps."""
+    return iter(())  # the checkpoint hook asks this, which knows the training loop
+
+
 @check('image-sizes', WARNING, CONFIG)
 def image_sizes(run: Run) -> Iterator[str]:
     """A classifier trains on images of another size than it is evaluated on."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from mmpola.apps.data_checks.read import PIXELS, Data
 from mmpola.apps.data_checks.table import ERROR, EVALUATORS, WARNING, Run, check
-from mmpola.config_contents import evaluators, head_ignore_index
+from mmpola.config_contents import evaluators, head_ignore_index, type_name
 from mmpola.messages import listed
 
 
@@ -50,7 +50,7 @@ def evaluator_file(run: Run) -> Iterator[str]:
 def evaluator_fields(run: Run) -> Iterator[str]:
     """Annotations have no field that pycocotools reads in an evaluation."""
     for _, evaluator, _, coco in with_file(run):
-        if not str(evaluator.get('type')).endswith('CocoMetric'):
+        if not type_name(evaluator.get('type')).endswith('CocoMetric'):
             continue
         fields = {'iscrowd': 0, 'area': 'width times height of the box'}
         metrics = evaluator.get('metric') or 'bbox'
@@ -96,7 +96,7 @@ def evaluator_images(run: Run) -> Iterator[str]:
 def evaluator_ignore_index(run: Run) -> Iterator[str]:
     """IoUMetric ignores another label than the heads."""
     for key, evaluator, sets in judged(run):
-        is_iou = str(evaluator.get('type')).endswith('IoUMetric')
+        is_iou = type_name(evaluator.get('type')).endswith('IoUMetric')
         ignored = evaluator.get('ignore_index', 255)
         head = head_ignore_index(run.cfg.get('model'))
         if is_iou and ignored != head and any(data.labels.unit == PIXELS for data in sets):
