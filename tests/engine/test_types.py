@@ -6,7 +6,9 @@ from mmengine.hooks import CheckpointHook, LoggerHook
 from mmengine.registry import HOOKS, MODELS
 
 from mmpola.checkpoint.init_cfg import pretrained_files
-from mmpola.config_contents import type_name
+from mmpola.classification.class_folders import ClassFolders
+from mmpola.classification.data_config import name_imagenet_classes
+from mmpola.config_contents import IMAGENET, type_name
 from mmpola.engine.config import complete_types, draw_predictions
 from mmpola.engine.hooks.atomic_checkpoint import AtomicCheckpointHook
 from mmpola.engine.runner import Runner
@@ -105,6 +107,17 @@ def test_weights_are_found_by_mmengines_class():
     kinds = ('Pretrained', PretrainedInit, 'mmengine.model.PretrainedInit')
     parts = [{'init_cfg': {'type': kind, 'checkpoint': 'a.pth'}} for kind in kinds]
     assert pretrained_files({'parts': parts}) == ['a.pth'] * 3
+
+
+@pytest.mark.parametrize(
+    'kind',
+    [ClassFolders, 'mmpola.ClassFolders', 'mmpola.classification.class_folders.ClassFolders'],
+)
+def test_a_classifiers_data_get_imagenets_classes_however_they_are_named(kind):
+    dataset = {'type': kind, 'root': 'none'}
+    cfg = Config({'model': {'num_classes': 1000}, 'test_dataloader': {'dataset': dataset}})
+    name_imagenet_classes(cfg)
+    assert cfg.test_dataloader.dataset.classes == IMAGENET
 
 
 @pytest.mark.parametrize(('task', 'is_folder'), [('det', True), ('seg', False)])
