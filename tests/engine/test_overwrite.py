@@ -17,10 +17,11 @@ def names(folder):
     return {path.name for path in folder.glob('*.pth')}
 
 
-def test_a_run_that_overwrites_leaves_one_best_checkpoint(colours, tmp_path):
+@pytest.mark.parametrize('save_best', ['accuracy/top1', None])
+def test_a_run_that_overwrites_leaves_only_its_own_checkpoints(save_best, colours, tmp_path):
     """`best_*.pth` of the pages would name the one of the run before, too."""
     cfg = small_config(colours, tmp_path / 'work', epochs=2)
-    cfg.default_hooks.checkpoint.update(save_best='accuracy/top1', interval=2)
+    cfg.default_hooks.checkpoint.update(save_best=save_best, interval=2)
     cfg.dump(tmp_path / 'small.py')
     work = tmp_path / 'work'
     work.mkdir()
@@ -29,9 +30,9 @@ def test_a_run_that_overwrites_leaves_one_best_checkpoint(colours, tmp_path):
     for name in old | own:
         (work / name).write_bytes(b'of the run before')
     assert run_script('train', tmp_path / 'small.py', '--work-dir', work, '--overwrite') == 0
-    left = names(work)
-    (best,) = [name for name in left if name.startswith('best_')]
-    assert left == {best, 'epoch_2.pth'} | own
+    best = {name for name in names(work) if name.startswith('best_')}
+    assert len(best) == (save_best is not None)
+    assert names(work) == {'epoch_2.pth'} | best | own
     assert (work / 'epoch_2.pth').stat().st_size > 1000
 
 
