@@ -43,6 +43,11 @@ def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from nodes(child, child_key)
 
 
+def skipped_checks(cfg: Any) -> list[str]:
+    """Return the names of the checks that a config leaves out."""
+    return list((cfg.get('data_checks') or {}).get('skip') or ())
+
+
 def inner_datasets(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the configs of the data sets inside wrappers, such as ConcatDataset."""
     if 'dataset' in dataset:

@@ -13,11 +13,6 @@ WARM_UPS = ('LinearLR', 'ConstantLR', 'QuadraticWarmupLR')
 """Schedules that start below the learning rate."""
 
 
-def is_skipped(cfg: Config, name: str) -> bool:
-    """Whether a config leaves out a check, whose name its lines end with."""
-    return name in ((cfg.get('data_checks') or {}).get('skip') or ())
-
-
 def length_advice(cfg: Config) -> str | None:
     """Warn if the schedule and the training run have different lengths.
 

@@ -11,7 +11,8 @@ from mmengine.dist import broadcast_object_list, get_rank, get_world_size
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop
 
-from mmpola.engine.advice import is_skipped, warm_up_advice
+from mmpola.config_contents import skipped_checks
+from mmpola.engine.advice import warm_up_advice
 from mmpola.engine.seeding import STEP, SeededBatchSampler, seed_generators, seeded_loader
 from mmpola.messages import UsageError
 
@@ -135,7 +136,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def _check_warm_up(self) -> None:
         """Warn if the run is shorter than the warm-up of its learning rate."""
         advice = warm_up_advice(self.runner.param_schedulers, self._max_iters)
-        if advice is not None and not is_skipped(self.runner.cfg, 'warm-up'):
+        if advice is not None and 'warm-up' not in skipped_checks(self.runner.cfg):
             self.runner.logger.warning(f'{advice} [warm-up]')
 
     def _steps_done(self) -> int:

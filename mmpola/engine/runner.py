@@ -1,4 +1,4 @@
-"""MMEngine's Runner with pictures and a short screen; its long start is in the log file only."""
+"""MMEngine's Runner with a trial, pictures and a short screen; the log file has its long start."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from torch import nn
 from tqdm import tqdm
 
 from mmpola.engine.hooks.screen import ScreenHook
+from mmpola.engine.hooks.trial import TrialHook
 from mmpola.engine.last_step import NOTED, HookCalls, keep_last_step
 from mmpola.engine.types import type_class
 from mmpola.messages import FOR_THE_USER
@@ -39,7 +40,7 @@ DRAWING: dict[str, Any] = {
 
 
 class Runner(mmengine.runner.Runner):
-    """MMEngine's Runner, with the same arguments, that draws pictures and prints less.
+    """MMEngine's Runner, with the same arguments, a trial, pictures and fewer printed lines.
 
     Until the first batch, the screen shows only warnings, errors and the messages of mmpola. On a
     terminal, a progress bar then replaces the lines about training steps. The log file has
@@ -79,12 +80,13 @@ class Runner(mmengine.runner.Runner):
         return logger
 
     def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
-        """Register the hooks of the config, those that draw, and the one that reports."""
+        """Register the hooks of the config and those of every run: try, draw and report."""
         hooks = {**DRAWING, **(default_hooks or {})}
         for name in DRAWING:
             if hooks[name] is None:  # MMEngine takes None for its own hooks only
                 del hooks[name]
         super().register_hooks(hooks, custom_hooks)
+        self.register_hook(TrialHook())
         self.register_hook(ScreenHook(self._screen))
 
     def register_hook(self, hook: Any, priority: Any = None) -> None:

@@ -14,6 +14,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmpola.apps.data_checks.read import Data
+from mmpola.config_contents import skipped_checks
 from mmpola.messages import UsageError, listed
 
 ERROR = 'error'
@@ -108,7 +109,7 @@ def names_to_skip(cfg: Config) -> list[str]:
     Raises:
         UsageError: a name is not in the table.
     """
-    names = list((cfg.get('data_checks') or {}).get('skip') or ())
+    names = skipped_checks(cfg)
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
         raise UsageError(

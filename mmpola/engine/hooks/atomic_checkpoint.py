@@ -15,7 +15,8 @@ from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
 from mmpola.checkpoint.write import PARTIAL_SUFFIX, plain_values, write_atomically
-from mmpola.engine.advice import counting_advice, is_skipped
+from mmpola.config_contents import skipped_checks
+from mmpola.engine.advice import counting_advice
 from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.messages import UsageError
@@ -131,7 +132,7 @@ class AtomicCheckpointHook(CheckpointHook):
         """Remove what a killed run had begun to write; know what it has not validated."""
         super().before_train(runner)
         self.saved_at = runner.iter
-        if not is_skipped(runner.cfg, 'counting'):
+        if 'counting' not in skipped_checks(runner.cfg):
             for line in counting_advice(runner.train_loop, self, runner.param_schedulers):
                 runner.logger.warning(f'{line} [counting]')
         if runner.message_hub.runtime_info.get(VALIDATION_DUE):

@@ -104,3 +104,15 @@ def evaluator_ignore_index(run: Run) -> Iterator[str]:
                 f'{key}.ignore_index: expected {head} as in model.decode_head, got {ignored}: '
                 'pixels without a label count as wrong'
             )
+
+
+@check('trial', ERROR, EVALUATORS)
+def trial(run: Run) -> Iterator[str]:
+    """The model, an evaluator or the drawing of predictions fails for the first two images."""
+    return iter(())  # TrialHook asks this, when everything is built
+
+
+@check('metric-names', ERROR, EVALUATORS)
+def metric_names(run: Run) -> Iterator[str]:
+    """A hook or schedule waits for a metric that validation does not return."""
+    return iter(())  # so does TrialHook
