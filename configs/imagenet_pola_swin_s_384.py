@@ -2,7 +2,7 @@
 
     bash tools/dist_train.sh configs/imagenet_pola_swin_s_384.py 8    the batch of Pola-Swin-B: 8 GPUs x 32 images
 
-Fine-tunes the weights of 224 with a softmax window of 12; position tables are resized bicubically,
+Fine-tunes the weights of 224 with a softmax window of 12; position tables are resized on
 as the authors do. The authors publish no settings for this model; these are those of their
 cfgs/pola_swin_b_384.yaml, with the drop path rate of cfgs/pola_swin_s.yaml. The weights are
 checkpoints/pola_swin_s.pth if it exists, for example from a run of imagenet_pola_swin_s.py through

@@ -281,9 +281,21 @@ class Backbone(RenamesWeights):
         Args:
             img_size: side of the images in pixels, or (height, width).
         """
-        _resize_tables(self.stem, token_grid(img_size, self.strides[0]))
-        for stage, stride in zip(self.stages, self.strides, strict=False):
-            _resize_tables(stage, token_grid(img_size, stride))
+        for _, module, tokens in self._modules_with_table(img_size):
+            module.set_token_grid(tokens)
+
+    def table_grids(self, img_size: int | tuple[int, int]) -> dict[str, Grid]:
+        """Return the grids that position tables have at an image size, by their names.
+
+        Args:
+            img_size: side of the images in pixels, or (height, width).
+        """
+        grids = {}
+        for name, module, tokens in self._modules_with_table(img_size):
+            if getattr(module, module.table_name) is not None:
+                key = f'{name}.{module.table_name}'
+                grids[key] = module.table_grid(tokens)
+        return grids
 
     def init_weights(self) -> None:
         """Run the initializers of `init_cfg` and load its file; other weights stay as they are."""
@@ -333,6 +345,20 @@ class Backbone(RenamesWeights):
         return layers.layer_of(param_name.removeprefix(prefix)), last + 1
 
     @final
+    def _modules_with_table(
+        self, img_size: int | tuple[int, int]
+    ) -> Iterator[tuple[str, HasPositionTable, Grid]]:
+        """Yield (name, module, grid of its tokens at an image size) of modules with a table."""
+        parts: list[tuple[str, nn.Module, int]] = [('stem', self.stem, self.strides[0])]
+        for index, stage in enumerate(self.stages):
+            parts.append((f'stages.{index}', stage, self.strides[index]))
+        for part_name, part, stride in parts:
+            tokens = token_grid(img_size, stride)
+            for name, module in part.named_modules():
+                if isinstance(module, HasPositionTable):
+                    yield f'{part_name}.{name}'.removesuffix('.'), module, tokens
+
+    @final
     def _norms_in_use(self) -> list[str]:
         """Return the keys of `norms`.
 
@@ -365,10 +391,3 @@ class Backbone(RenamesWeights):
             for module in self.modules():
                 if isinstance(module, _BatchNorm):
                     module.eval()
-
-
-def _resize_tables(part: nn.Module, grid: Grid) -> None:
-    """Resize every position table of a part of the network to the tokens of a grid."""
-    for module in part.modules():
-        if isinstance(module, HasPositionTable):
-            module.set_token_grid(grid)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mmpola import backbones
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.load import RenamesWeights
-from mmpola.layers import draw_layer
+from mmpola.layers import Grid, draw_layer
 from mmpola.messages import listed
 
 HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
@@ -71,6 +71,11 @@ class ModelWithBackbone(RenamesWeights):
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of the backbone's output norms, which a pretrained file may lack."""
         return tuple(f'backbone.{prefix}' for prefix in self.backbone.optional_prefixes())
+
+    def table_grids(self, img_size: int | tuple[int, int]) -> dict[str, Grid]:
+        """Return the grids of the backbone's position tables at an image size, by their names."""
+        grids = self.backbone.table_grids(img_size)
+        return {f'backbone.{name}': grid for name, grid in grids.items()}
 
     def likely_model(self, weights: Mapping[str, Tensor]) -> str:
         """Return the name of the model to which weights belong that do not fit; '' if unknown."""

@@ -8,7 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
+from mmpola.checkpoint.grids import (
+    image_size_grids,
+    saved_grids,
+    saved_image_size,
+    set_grids,
+    shown_grid,
+)
+from mmpola.layers import (
+    Grid,
+    fitting_grid,
+    position_tables,
+    resize_bias_table,
+    resize_table,
+)
 
 STEM_WEIGHT = 'stem.proj.weight'
 """The first convolution of every backbone."""
@@ -83,49 +96,91 @@ def convert_channels(weight: Tensor, channels: int) -> Tensor:
 def adapt_tables(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
     """Resize the position tables of a file to the grids and windows of a model.
 
+    Tables are resized bilinearly, as in a forward pass. Files without grids are the authors': their
+    `load_pretrained` resizes tables of keys and of windows bicubically; it does not resize
+    `pos_embed`, which their forward pass resizes bilinearly.
+
     Args:
         model: backbone or classifier.
-        weights: by the model's names; changed in place.
+        weights: by the model's names, as `rename` returns them; changed in place.
 
     Returns:
-        The names of the resized tables, with both shapes.
+        The names of the resized tables, with both shapes, and both grids where they are known.
     """
     tables = position_tables(model)
+    file_grids = FileGrids(model, weights)
+    adapted = {}
     resized = []
     for key, target in model.state_dict().items():
         if key not in weights or not (key in tables or key.endswith(BIAS_TABLE)):
             continue
         x = weights[key]
-        if not can_load(x, target) or x.shape == target.shape:
+        if not can_load(x, target) or x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
             continue
-        table = _resize_table(key, x, target, tables)
-        if table.shape != x.shape:
-            resized.append(f'{key} {list(x.shape)} -> {list(table.shape)}')
+        if key.endswith(BIAS_TABLE):
+            table = _resize_windows(x, target)
+            grids = ''
+        else:
+            grid = file_grids.of(key, x, tables[key])
+            if grid is None:
+                continue
+            table = resize_table(x, grid, tables[key], file_grids.mode(key))
+            adapted[key] = tables[key]
+            grids = f' ({shown_grid(grid)} -> {shown_grid(tables[key])} tokens)'
+        if table is not x:
+            resized.append(f'{key} {list(x.shape)} -> {list(table.shape)}{grids}')
             weights[key] = table
+    set_grids(weights, adapted)
     return resized
 
 
-def _resize_table(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Tensor:
-    """Resize a position table to the model's grid; return one that is no table unchanged.
+def _resize_windows(table: Tensor, target: Tensor) -> Tensor:
+    """Resize a table of biases [(2 s - 1)^2, H] to the windows of a model; return others as is."""
+    side = math.isqrt(table.shape[0])
+    if table.shape == target.shape or side % 2 == 0 or side**2 != table.shape[0]:
+        return table
+    window_size = (math.isqrt(target.shape[0]) + 1) // 2
+    return resize_bias_table(table, window_size)
 
-    As in the authors' `load_pretrained`, tables of keys and bias tables are resized bicubically.
-    Their code does not resize `pos_embed`; it is resized bilinearly, as in a forward pass.
+
+class FileGrids:
+    """The grids of the position tables of a file, and how these are resized.
+
+    Args:
+        model: backbone or classifier.
+        weights: by the model's names, as `rename` returns them.
     """
-    if x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
-        return x
-    if key.endswith(BIAS_TABLE):
-        side = math.isqrt(x.shape[0])  # 2 s - 1, for windows of side s
-        if side % 2 == 0 or side**2 != x.shape[0]:
-            return x
-        window_size = (math.isqrt(target.shape[0]) + 1) // 2
-        return resize_bias_table(x, window_size)
-    side = math.isqrt(x.shape[1])
-    if side == 0 or side**2 != x.shape[1]:
-        return x
-    mode = 'bilinear'
-    if key.endswith('positional_encoding'):
-        mode = 'bicubic'
-    return resize_table(x, (side, side), tables[key], mode)
+
+    def __init__(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
+        self.saved = saved_grids(weights)
+        self.by_size: dict[str, Grid] = {}
+        img_size = saved_image_size(weights)
+        if img_size is not None:
+            self.by_size = image_size_grids(model, img_size)
+
+    def of(self, key: str, table: Tensor, own: Grid) -> Grid | None:
+        """Return the grid of a table: as saved, by the images' size, or a guess; None if unknown.
+
+        A file that says nothing has the model's own grid if the number of tokens is equal, and is
+        square if that of the model is: the authors train on square images only.
+        """
+        if key in self.saved:
+            return self.saved[key]
+        grid = fitting_grid(self.by_size.get(key), table)
+        if grid is not None:
+            return grid
+        if table.shape[1] == math.prod(own):
+            return own
+        side = math.isqrt(table.shape[1])
+        if own[0] != own[1]:
+            return None
+        return fitting_grid((side, side), table)
+
+    def mode(self, key: str) -> str:
+        """Return the mode of `resize_table` for a table."""
+        if key.endswith('positional_encoding') and key not in self.saved:
+            return 'bicubic'
+        return 'bilinear'
 
 
 def is_plain(x: Any) -> bool:

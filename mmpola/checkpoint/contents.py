@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.grids import authors_image_size, metadata_of, with_image_size
 
 WEIGHTS = ('model', 'ema')
 """What a user may ask for in a file that has both: the plain or the averaged weights."""
@@ -66,13 +67,15 @@ def find_weights(
                 found[_without_wrappers(key)] = x
         if not found:
             continue
-        # The versions of modules: load hooks tell by them which names a file uses.
-        versions = getattr(candidate, '_metadata', None)
-        if isinstance(versions, Mapping):
-            renamed = {}
-            for module, value in versions.items():
-                renamed[_without_wrappers(f'{module}.').removesuffix('.')] = value
+        # Versions of modules and grids of tables.
+        renamed = {}
+        for module, value in metadata_of(candidate).items():
+            renamed[_without_wrappers(f'{module}.').removesuffix('.')] = value
+        if renamed:
             vars(found)['_metadata'] = renamed
+        img_size = authors_image_size(entries)
+        if img_size is not None:
+            return container, with_image_size(found, img_size)
         return container, found
     kinds = {None: 'weights', 'model': 'plain weights', 'ema': 'averaged (EMA) weights'}
     raise CheckpointError(f'{source}: no {kinds[which]} found, neither as {" nor as ".join(keys)}')

@@ -6,7 +6,6 @@ depends on the images, `compare` reports on every tensor, and what fits is copie
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,10 @@ from mmpola.checkpoint.adapt import (
     loadable_dtypes,
 )
 from mmpola.checkpoint.contents import find_weights, weights_note
+from mmpola.checkpoint.grids import saved_grids, shown_grid, with_metadata
 from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.layers import Grid, position_tables
 from mmpola.messages import info, listed
 
 BATCH_NORM_COUNTER = 'num_batches_tracked'
@@ -42,6 +43,10 @@ class RenamesWeights(nn.Module):
 
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of tensors that a pretrained file need not have: the output norms."""
+        raise NotImplementedError
+
+    def table_grids(self, img_size: int | tuple[int, int]) -> dict[str, Grid]:
+        """Return the grids that position tables have at an image size, by their names."""
         raise NotImplementedError
 
     def likely_model(self, weights: Mapping[str, Tensor]) -> str:
@@ -140,8 +145,8 @@ def load_weights(model: RenamesWeights, name: str | Path, which: str | None = No
 
     Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg
     (`state_dict`, with `backbone.` or `module.` prefixes), also those of the authors' detectors,
-    and bare state dicts. Position tables are resized to the backbone's `pretrain_img_size`, tables
-    of keys and windows bicubically as in the authors' code. Heads and stages that the model does
+    and bare state dicts. Position tables are resized to the backbone's `pretrain_img_size`, see
+    `adapt_tables`. Heads and stages that the model does
     not have are dropped, and output norms that the file lacks stay as initialised. A stem of three
     channels is converted to the model's `in_channels`.
 
@@ -212,9 +217,15 @@ def shown_source(name: str | Path, path: Path) -> str:
 
 def rename(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename a file's tensors to the names in a model, or in the backbones inside of it."""
+    grids = _rename_entries(model, saved_grids(weights))
+    return with_metadata(_rename_entries(model, weights), weights, grids)
+
+
+def _rename_entries(model: nn.Module, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename what a dict has for the tensors of a file."""
     if isinstance(model, RenamesWeights):
-        return with_versions(model.rename_weights(weights), weights)
-    renamed = dict(weights)
+        return model.rename_weights(entries)
+    renamed = dict(entries)
     for prefix, backbone in _inner_models(model):
         inside = {}
         for name in list(renamed):
@@ -222,7 +233,7 @@ def rename(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
                 inside[name.removeprefix(prefix)] = renamed.pop(name)
         for name, x in backbone.rename_weights(inside).items():
             renamed[prefix + name] = x
-    return with_versions(renamed, weights)
+    return renamed
 
 
 def _inner_models(model: nn.Module) -> list[tuple[str, RenamesWeights]]:
@@ -232,20 +243,6 @@ def _inner_models(model: nn.Module) -> list[tuple[str, RenamesWeights]]:
         if isinstance(module, RenamesWeights) and module is not model:
             found.append((f'{name}.', module))
     return found
-
-
-def with_versions(
-    tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return tensors with the versions of modules that torch saved with the weights they are from.
-
-    Load hooks tell by the versions which names a file uses.
-    """
-    versioned = OrderedDict(tensors)
-    versions = getattr(weights, '_metadata', None)
-    if versions is not None:
-        vars(versioned)['_metadata'] = versions
-    return versioned
 
 
 def compare(
@@ -280,8 +277,11 @@ def compare(
     expected = model.state_dict()
     parts = {_part_of_model(key) for key in expected}
     report = LoadReport(source, type(model).__name__)
+    misfits = _table_misfits(model, weights)
     for key, x in weights.items():
-        if key in expected:
+        if key in misfits:
+            report.wrong_shape.append(misfits[key])
+        elif key in expected:
             _compare_tensor(report, key, x, expected[key])
         elif key.startswith(may_drop) and _part_of_model(key) not in parts:
             report.dropped.append(key)
@@ -295,6 +295,27 @@ def compare(
         elif not key.endswith(BATCH_NORM_COUNTER):
             report.missing.append(_with_shape(key, target))
     return report
+
+
+def _table_misfits(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return a line for every position table of a file that is not for the model's tokens."""
+    grids = saved_grids(weights)
+    lines = {}
+    for key, own in position_tables(model).items():
+        if key not in weights:
+            continue
+        x = weights[key]
+        target = model.get_parameter(key)
+        grid = grids.get(key)
+        if not is_plain(x) or (x.shape == target.shape and grid in (own, None)):
+            continue
+        shapes = f'expected {list(target.shape)} for {shown_grid(own)} tokens, got {list(x.shape)}'
+        reason = 'pretrain_img_size is not that of the file, which names no grid'
+        if grid is not None:
+            shapes += f' for {shown_grid(grid)}'
+            reason = 'pretrain_img_size is not that of the file'
+        lines[key] = f'{key} {shapes} ({reason})'
+    return lines
 
 
 def _compare_tensor(report: LoadReport, key: str, x: Tensor, target: Tensor) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.grids import read_safetensors_metadata
 from mmpola.checkpoint.hub import is_checkpoint
 from mmpola.messages import first_line, listed
 
@@ -37,9 +38,12 @@ def read_checkpoint(path: Path) -> Any:
         raise CheckpointError(f'{path}: not a checkpoint, or truncated')
     try:
         if path.suffix == '.safetensors':
+            from safetensors import safe_open
             from safetensors.torch import load_file
 
-            return load_file(path)
+            with safe_open(path, framework='pt') as file:
+                metadata = file.metadata()
+            return read_safetensors_metadata(load_file(path), metadata)
         return _read_file_of_torch(path)
     except CheckpointError:
         raise

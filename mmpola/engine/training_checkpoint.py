@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mmpola.checkpoint.adapt import adapt_tables
 from mmpola.checkpoint.contents import find_weights, is_averaged, weights_note
+from mmpola.checkpoint.grids import with_metadata
 from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.load import (
     LoadReport,
@@ -23,7 +24,6 @@ from mmpola.checkpoint.load import (
     compare,
     refuse_misfits,
     rename,
-    with_versions,
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_contents import predicted_classes
@@ -148,7 +148,7 @@ def fit_checkpoint(
             )
     refuse_misfits(report, model, checkpoint.weights)
     fitting = {name: weights[name] for name in report.loaded}
-    return with_versions(fitting, weights), report
+    return with_metadata(fitting, weights), report
 
 
 def _model_parts(names: Iterable[str]) -> list[str]:

@@ -24,11 +24,13 @@ from mmpola.layers.sequence import (
 )
 from mmpola.layers.softmax import RotarySoftmaxAttention, SpatialReductionAttention
 from mmpola.layers.token_maps import (
+    SAVED_GRIDS,
     Grid,
     HasPositionTable,
     PatchEmbed,
     convolve_on_grid,
     covering_grid,
+    fitting_grid,
     pad_to_cells,
     position_tables,
     resize_table,
@@ -36,6 +38,7 @@ from mmpola.layers.token_maps import (
 from mmpola.layers.windows import WindowAttention, Windows, find_windows, resize_bias_table
 
 __all__ = [
+    'SAVED_GRIDS',
     'SEQUENCE_ATTENTION',
     'AblatedPolaAttention',
     'DepthwiseDeformableConv',
@@ -65,6 +68,7 @@ __all__ = [
     'draw_layer',
     'draw_table',
     'find_windows',
+    'fitting_grid',
     'pad_to_cells',
     'position_tables',
     'resize_bias_table',

@@ -225,9 +225,9 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
         draw_layer(self.kv)
         draw_layer(self.proj)
 
-    def set_token_grid(self, grid: Grid) -> None:
-        """Resize the table of key positions, if there is one, to the keys of a token grid."""
-        super().set_token_grid(covering_grid(grid, self.sr_ratio))
+    def table_grid(self, tokens: Grid) -> Grid:
+        """Return the grid of the keys of tokens on a grid."""
+        return covering_grid(tokens, self.sr_ratio)
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """Attend from every token to every reduced token, see `LinearAttention.forward`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from mmpola.ops.tracing import is_traced
 
 Grid = tuple[int, int]
 """(rows, columns) of a token map."""
+
+SAVED_GRIDS = 'position_tables'
+"""Entry of a module in the metadata of a state dict: a dict from the name of a table to (h, w)."""
 
 
 def covering_grid(grid: Grid, size: int) -> Grid:
@@ -110,6 +114,9 @@ def interpolate_tokens(x: Tensor, tokens: int) -> Tensor:
 class HasPositionTable(nn.Module):
     """A module with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
 
+    The grid of the table travels in the metadata of a state dict, where torch keeps the versions of
+    modules: the number of tokens does not tell 8 x 32 from 16 x 16.
+
     Attributes:
         table_name: name of the table's parameter.
         grid: (h, w) of the table.
@@ -118,14 +125,53 @@ class HasPositionTable(nn.Module):
     table_name: ClassVar[str]
     grid: Grid
 
-    def set_token_grid(self, grid: Grid) -> None:
-        """Replace the table by one for another grid; with an equal grid, keep the parameter."""
+    def table_grid(self, tokens: Grid) -> Grid:
+        """Return the grid of the table that fits the tokens of a grid: by default, the same."""
+        return tokens
+
+    def set_token_grid(self, tokens: Grid) -> None:
+        """Replace the table by one for the tokens of another grid; keep one that fits."""
+        grid = self.table_grid(tokens)
         table = getattr(self, self.table_name)
         if table is not None and grid != self.grid:
             resized = resize_table(table.detach(), self.grid, grid).contiguous()
             parameter = nn.Parameter(resized, requires_grad=table.requires_grad)
             setattr(self, self.table_name, parameter)
         self.grid = grid
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        """Save the grid of the table too; the functions of torch and of MMEngine call this."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, '_metadata', None)
+        if metadata is not None and getattr(self, self.table_name) is not None:
+            metadata[prefix[:-1]][SAVED_GRIDS] = {self.table_name: self.grid}
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, *arguments: Any
+    ) -> None:
+        """Resize a table with as many tokens on another grid, whose shape does not tell it."""
+        key = prefix + self.table_name
+        own = getattr(self, self.table_name)
+        given = state_dict.get(key)
+        if own is not None and isinstance(given, Tensor) and given.shape == own.shape:
+            grids = local_metadata.get(SAVED_GRIDS, {})
+            grid = fitting_grid(grids.get(self.table_name), given)
+            if grid not in (None, self.grid):
+                state_dict[key] = resize_table(given, grid, self.grid)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+
+
+def fitting_grid(grid: Any, table: Tensor) -> Grid | None:
+    """Return a grid that a file names as (rows, columns) if it is that of a table, else None."""
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2 or table.ndim != 3:
+        return None
+    if not all(type(side) is int and side > 0 for side in grid):
+        return None
+    if math.prod(grid) != table.shape[1]:
+        return None
+    return grid[0], grid[1]
 
 
 def position_tables(model: nn.Module) -> dict[str, Grid]:

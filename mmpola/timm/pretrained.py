@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import load_state_dict_from_hf
-from timm.models._hub import load_state_dict_from_path
+from timm.layers import to_2tuple
+from timm.models import load_model_config_from_hf, load_state_dict_from_hf
+from timm.models._hub import load_model_config_from_path, load_state_dict_from_path
 
 from mmpola.backbones import named_backbone
 from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
+from mmpola.checkpoint.grids import with_metadata
 from mmpola.checkpoint.hub import PUBLISHED_MODELS, SHIPPED_MODELS, resolve_checkpoint
 from mmpola.checkpoint.load import load_content, shown_source
 from mmpola.checkpoint.safe_load import read_checkpoint
@@ -70,20 +74,22 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
         CheckpointError: there is no such file, the source cannot be downloaded or read, or does not
             fit, or the model has neither a published nor a local file; the message says what to do.
     """
-    source, content = _read_source(model.pretrained_cfg, cache_dir)
+    source, content = _read_source(model, cache_dir)
     load_content(model, content, source, new_head=True)
 
 
-def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
-    """Return the first source that a config names, in timm's order, and the content of its file.
+def _read_source(model: TimmModel, cache_dir: str | Path | None) -> tuple[str, Any]:
+    """Return the first source of a model's config, in timm's order, and the content of its file.
 
     timm 1.0.21 would run what is pickled in a file without `weights_only`.
     """
+    cfg = model.pretrained_cfg
     if cfg.get('state_dict'):
         return 'state_dict', cfg['state_dict']
     if cfg.get('source') == 'local-dir':
         path = Path(cfg['file'])
-        return cfg['file'], load_state_dict_from_path(path, weights_only=True)
+        weights = load_state_dict_from_path(path, weights_only=True)
+        return cfg['file'], _with_grids(weights, model, partial(load_model_config_from_path, path))
     if cfg.get('file'):
         return cfg['file'], read_checkpoint(resolve_checkpoint(cfg['file']))
     if cfg.get('hf_hub_id'):
@@ -91,8 +97,34 @@ def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str
         arguments: dict[str, Any] = {'cache_dir': cache_dir, 'weights_only': True}
         if cfg.get('hf_hub_filename'):
             arguments['filename'] = cfg['hf_hub_filename']
-        return f'hf-hub:{hub_id}', load_state_dict_from_hf(hub_id, **arguments)
+        weights = load_state_dict_from_hf(hub_id, **arguments)
+        read_config = partial(load_model_config_from_hf, hub_id, cache_dir)
+        return f'hf-hub:{hub_id}', _with_grids(weights, model, read_config)
     # A model without a location may have a file in checkpoints/; the error says where to put one.
     name = cfg.get('url') or f'mmpola://{cfg["architecture"]}'
     path = resolve_checkpoint(name)
     return shown_source(name, path), read_checkpoint(path)
+
+
+def _with_grids(
+    weights: Mapping[str, Any], model: TimmModel, read_config: Callable[[], Any]
+) -> Mapping[str, Any]:
+    """Add the grids of the position tables, by the size of images that a saved folder names.
+
+    timm's loaders drop the metadata of a state dict, and `save_for_hf` writes none into a
+    .safetensors file.
+
+    Args:
+        weights: the state dict of the folder.
+        model: gives the names of the tables and their strides.
+        read_config: timm's reader of the folder's config.json.
+    """
+    try:
+        pretrained_cfg, _, model_args = read_config()
+    except OSError:  # there is none
+        return weights
+    size = model_args.get('img_size') or pretrained_cfg.get('input_size', ())[1:]
+    if not size:
+        return weights
+    grids = model.table_grids(to_2tuple(size))
+    return with_metadata(weights, {}, grids)

@@ -291,3 +291,16 @@ def test_saved_for_the_hub_and_loaded_from_its_folder(name, safe, tmp_path):
     assert differing(renewed, model) == {'head.weight', 'head.bias'}
     features = timm.create_model(f'local-dir:{tmp_path}', pretrained=True, features_only=True)
     assert differing(features, model) == set()
+
+
+@pytest.mark.parametrize('safe', [True, False])
+def test_a_saved_folder_keeps_the_grid_of_its_tables(safe, tmp_path):
+    """Also for a model of another image size with as many tokens."""
+    model = timm.create_model('pola_swin_tiny', num_classes=5, **{**SWIN, 'img_size': (32, 128)})
+    with torch.no_grad():
+        for key in position_tables(model):
+            model.get_parameter(key).normal_()
+    save_for_hf(model, tmp_path, safe_serialization=safe)
+    square = timm.create_model(f'local-dir:{tmp_path}', pretrained=True, img_size=64)
+    model.set_input_size(64)
+    assert differing(square, model) == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from torch import Tensor
 
 import mmpola
 from mmpola.backbones import named_backbone
+from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
 from mmpola.checkpoint.adapt import adapt_tables
+from mmpola.checkpoint.grids import saved_grids, with_metadata
 from mmpola.checkpoint.load import RenamesWeights, compare, rename
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.config import complete_types
@@ -102,8 +105,8 @@ def convert(
         if arch is None:
             raise UsageError('--authors: expected --arch NAME, whose names the file gets')
         backbone_class, _ = named_backbone(arch)
-        bare = {key.removeprefix(BACKBONE_PREFIX): x for key, x in kept.items()}
-        kept = to_released(bare, backbone_class.released_names)
+        grids = _without_backbone_prefix(saved_grids(kept), backbone_class)
+        kept = with_metadata(_without_backbone_prefix(kept, backbone_class), kept, grids)
         written_as = 'model'
     return Conversion(
         state_dict=kept,
@@ -187,13 +190,31 @@ def read_config(text: str, source: Path) -> Config:
 
 def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:
     """Name backbone and head as in an ImageClassifier, without size-dependent buffers."""
-    backbone, others = split_head(weights)
+    kept = {}
+    for key, x in _with_backbone_prefix(weights, backbone_only).items():
+        if not key.endswith(COMPUTED_BUFFERS):
+            kept[key] = x
+    grids = _with_backbone_prefix(saved_grids(weights), backbone_only)
+    return with_metadata(kept, weights, grids)
+
+
+def _with_backbone_prefix(entries: Mapping[str, Any], backbone_only: bool) -> dict[str, Any]:
+    """Rename what a dict has for the tensors of a backbone and, perhaps, a head."""
+    backbone, others = split_head(entries)
     named = {BACKBONE_PREFIX + key: x for key, x in backbone.items()}
     if 'head.weight' in others and not backbone_only:
         for key, x in others.items():
             if key.startswith(HEAD_PREFIXES):
                 named[key] = x
-    return {key: x for key, x in named.items() if not key.endswith(COMPUTED_BUFFERS)}
+    return named
+
+
+def _without_backbone_prefix(
+    entries: Mapping[str, Any], backbone: type[Backbone]
+) -> dict[str, Any]:
+    """Rename what a dict has for the tensors of a classifier as in the released files."""
+    bare = {key.removeprefix(BACKBONE_PREFIX): x for key, x in entries.items()}
+    return to_released(bare, backbone.released_names)
 
 
 def check_finite(weights: dict[str, Tensor], source: Path) -> None:
@@ -217,7 +238,7 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
         raise UsageError(f'--arch: expected one of {", ".join(NAMED)}, got {arch}')
     model = build_named(arch, weights)
     renamed = rename(model, weights)
-    adapted = dict(renamed)
+    adapted = with_metadata(renamed, renamed)
     adapt_tables(model, adapted)
     report = compare(model, adapted, str(source))
     if report.problems:
@@ -229,7 +250,9 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
     prefix = ''
     if not isinstance(model, Classifier):
         prefix = BACKBONE_PREFIX
-    return {prefix + key: renamed[key] for key in report.loaded}
+    grids = {prefix + key: grid for key, grid in saved_grids(renamed).items()}
+    fitting = {prefix + key: renamed[key] for key in report.loaded}
+    return with_metadata(fitting, renamed, grids)
 
 
 def build_named(arch: str, weights: dict[str, Tensor]) -> RenamesWeights:
@@ -286,7 +309,8 @@ def write_conversion(conversion: Conversion, destination: Path) -> Path:
             left.
     """
     # A clone saves its own values, a view would save its whole storage.
-    state_dict = {key: x.detach().clone() for key, x in conversion.state_dict.items()}
+    values = {key: x.detach().clone() for key, x in conversion.state_dict.items()}
+    state_dict = with_metadata(values, conversion.state_dict)
     file = io.BytesIO()
     torch.save({conversion.written_as: state_dict, 'meta': conversion.meta}, file)
     content = file.getbuffer()

@@ -1,0 +1,177 @@
+"""Position tables keep their grid in every file: 256 tokens may be 16 x 16 or 8 x 32."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from mmengine.runner.checkpoint import get_state_dict, weights_to_cpu
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+from mmpola.apps.publish.convert import convert, write_conversion
+from mmpola.backbones import PolaPVT
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.grids import safetensors_metadata, saved_grids
+from mmpola.checkpoint.load import load_weights
+from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.layers import position_tables
+from tests.helpers.models import assert_same
+
+ARCH = {
+    'embed_dims': (8, 16, 32, 64),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 2, 4, 8),
+    'mlp_ratios': (2, 2, 2, 2),
+}
+WIDE = (32, 128)  # 8 x 32 tokens, as many as a square of 64 pixels has
+
+
+def pola_pvt(size, **arguments):
+    """A small Pola-PVT whose tables are not smooth."""
+    model = PolaPVT(ARCH, pretrain_img_size=size, **arguments)
+    with torch.no_grad():
+        for key in position_tables(model):
+            model.get_parameter(key).normal_()
+    return model
+
+
+def save_plain(model, path):
+    torch.save(model.state_dict(), path)
+
+
+def save_from_mmengine(model, path):
+    """As the weights of a detector: MMEngine has its own function instead of `state_dict`."""
+    whole = nn.Module()
+    whole.backbone = model
+    torch.save({'state_dict': weights_to_cpu(get_state_dict(whole)), 'meta': {}}, path)
+
+
+def save_compiled(model, path):
+    torch.save({'model': nn.DataParallel(torch.compile(model)).state_dict()}, path)
+
+
+def save_safetensors(model, path):
+    save_file(model.state_dict(), path, metadata=safetensors_metadata(model.state_dict()))
+
+
+def save_converted(model, path):
+    torch.save(model.state_dict(), f'{path}.source')
+    write_conversion(convert(path.with_name(f'{path.name}.source')), path)
+
+
+def save_converted_for_the_authors(model, path):
+    torch.save(model.state_dict(), f'{path}.source')
+    converted = convert(
+        path.with_name(f'{path.name}.source'),
+        backbone_only=True,
+        arch='pola_pvt_tiny',
+        authors=True,
+    )
+    write_conversion(converted, path)
+
+
+SAVE = {
+    'weights.pth': save_plain,
+    'mmengine.pth': save_from_mmengine,
+    'compiled.pth': save_compiled,
+    'weights.safetensors': save_safetensors,
+    'converted.pth': save_converted,
+}
+
+
+@pytest.mark.parametrize('name', SAVE)
+@pytest.mark.parametrize('size', [64, 96, (64, 256)], ids=str)
+def test_every_file_keeps_the_grid_of_its_tables(name, size, tmp_path):
+    """A model that is built at a size and one that is resized to it have equal tables."""
+    learned = pola_pvt(WIDE)
+    SAVE[name](learned, tmp_path / name)
+    loaded = PolaPVT(ARCH, pretrain_img_size=size)
+    report = load_weights(loaded, tmp_path / name)
+    learned.set_input_size(size)
+    assert_same(loaded.state_dict(), learned.state_dict())
+    key = 'stages.0.blocks.0.attn.positional_encoding'
+    assert any(line.startswith(f'{key} ') and '(8 x 32 ->' in line for line in report.resized)
+
+
+def test_the_names_of_the_authors_keep_the_grid_too(tmp_path):
+    learned = PolaPVT('tiny', pretrain_img_size=WIDE)
+    save_converted_for_the_authors(learned, tmp_path / 'authors.pth')
+    content = read_checkpoint(tmp_path / 'authors.pth')
+    grids = saved_grids(content['model'])
+    assert grids['pos_embed1'] == (8, 32)
+    assert grids['block2.0.attn.positional_encoding'] == (4, 16)
+
+
+def test_the_keys_of_a_reduced_map_have_a_grid_of_their_own(tmp_path):
+    learned = pola_pvt(WIDE, pola_sr_ratios=(2, 1, 1, 1))
+    save_plain(learned, tmp_path / 'weights.pth')
+    grids = saved_grids(read_checkpoint(tmp_path / 'weights.pth'))
+    assert grids == position_tables(learned)
+    assert grids['stages.0.blocks.0.attn.positional_encoding'] == (4, 16)
+    assert learned.table_grids(WIDE) == grids
+
+
+@pytest.mark.parametrize('engine', [False, True])
+def test_load_state_dict_resizes_a_table_of_as_many_tokens_on_another_grid(engine):
+    from mmengine.runner.checkpoint import load_state_dict
+
+    learned = pola_pvt(WIDE)
+    loaded = PolaPVT(ARCH, pretrain_img_size=64)
+    if engine:
+        load_state_dict(loaded, learned.state_dict(), strict=True)
+    else:
+        loaded.load_state_dict(learned.state_dict())
+    learned.set_input_size(64)
+    assert_same(loaded.state_dict(), learned.state_dict())
+
+
+def without_metadata(model):
+    return OrderedDict(model.state_dict().items())
+
+
+def resized(table, source, target, mode):
+    maps = table.unflatten(1, source).permute(0, 3, 1, 2)
+    return F.interpolate(maps, size=target, mode=mode).flatten(2).transpose(1, 2)
+
+
+def test_an_authors_file_is_as_its_config_says_and_is_resized_as_they_do(tmp_path):
+    """As many tokens as the model has: 16 x 16 in the file, 8 x 32 in the model."""
+    given = without_metadata(pola_pvt(64))
+    torch.save({'model': given, 'config': {'DATA': {'IMG_SIZE': 64}}}, tmp_path / 'authors.pth')
+    model = PolaPVT(ARCH, pretrain_img_size=WIDE)
+    load_weights(model, tmp_path / 'authors.pth')
+    for key, mode in (
+        ('stages.0.blocks.0.attn.positional_encoding', 'bicubic'),
+        ('stages.0.pos_embed', 'bilinear'),
+    ):
+        expected = resized(given[key], (16, 16), (8, 32), mode)
+        torch.testing.assert_close(model.get_parameter(key).data, expected)
+
+
+def test_a_file_that_names_no_grid_is_square_only_if_the_model_is(tmp_path):
+    path = tmp_path / 'bare.pth'
+    given = without_metadata(pola_pvt(64))
+    torch.save(given, path)
+    model = PolaPVT(ARCH, pretrain_img_size=96)
+    load_weights(model, path)
+    key = 'stages.1.blocks.0.attn.positional_encoding'
+    expected = resized(given[key], (8, 8), (12, 12), 'bicubic')
+    torch.testing.assert_close(model.get_parameter(key).data, expected)
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(PolaPVT(ARCH, pretrain_img_size=(64, 128)), path)
+    line = 'stages.0.pos_embed expected [1, 512, 8] for 16 x 32 tokens, got [1, 256, 8]'
+    assert f'{line} (pretrain_img_size is not that of the file, which names no grid)' in str(
+        raised.value
+    )
+
+
+@pytest.mark.parametrize('grid', [(16, 17), (256,), ('16', '16'), (-16, -16), None, 5])
+def test_a_grid_that_does_not_fit_its_table_is_ignored(grid, tmp_path):
+    weights = pola_pvt(64).state_dict()
+    weights._metadata['stages.0']['position_tables']['pos_embed'] = grid
+    torch.save(weights, tmp_path / 'weights.pth')
+    assert 'stages.0.pos_embed' not in saved_grids(weights)
+    model = PolaPVT(ARCH, pretrain_img_size=64)
+    load_weights(model, tmp_path / 'weights.pth')
+    assert_same(model.state_dict(), weights)
