@@ -1,8 +1,11 @@
 """Sequence classifier, PolaFormer (alpha = 3), generated ListOps, 1,500 steps.
 
 A first try without the official files, on short expressions of at most four levels, with closing
-brackets: four minutes of one CPU core. The classes are not balanced; a logistic regression on the
-counts of the tokens reaches 27.9.
+brackets: four minutes of one CPU core. It shows that everything runs, and nothing about attention:
+after so few steps the network has learned little more than the first token. The most frequent
+label for the first operator, a table of four entries, scores 37.0 on the same test split. A
+logistic regression reaches 41.6 on the first operator and the counts of all tokens, and 54.2 if it
+also sees, for each first operator, which arguments stand directly in the outermost list.
 
     python -m mmpola.lra.listops data/lra/listops-small --train 20000 --dev 1000 --test 1000 \
         --min-length 20 --max-length 200 --max-depth 4
@@ -10,7 +13,7 @@ counts of the tokens reaches 27.9.
 
 All other settings are those of lra_listops_pola_a3.py, batch 32 among them.
 
-Expected accuracy: not in the paper; ours: 38.6 (three seeds, docs/results.md).
+Expected accuracy: not in the paper; ours: 37.2 to 40.1 (three seeds; a table of four entries 37.0).
 """
 
 _base_ = './lra_listops_pola_a3.py'

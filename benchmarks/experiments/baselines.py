@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mmdet.models.backbones import PyramidVisionTransformer, SwinTransformer
-from mmengine.model import initialize
+from mmengine.model import initialize, xavier_init
+from torch import nn
 
 from mmpola.registry import MODELS
 
@@ -26,6 +27,9 @@ class PlainPVT(PyramidVisionTransformer):
     """mmdet's PVT with softmax attention to keys of a reduced map."""
 
     def init_weights(self) -> None:
-        """Draw the weights of all Linear layers."""
+        """Draw the weights of all Linear layers, and of the MLPs, which are 1x1 convolutions."""
         super().init_weights()
         initialize(self, INITIAL_WEIGHTS)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1):
+                xavier_init(module, distribution='uniform')

@@ -45,7 +45,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run; experiments that share a variant share its runs.
+    """One training run.
 
     Attributes:
         variant: name of its config.
@@ -91,41 +91,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         steps='epochs',
     ),
-    'e3': Experiment(
-        title='Types of attention on ListOps',
-        variants={
-            'listops_softmax': 'softmax',
-            'listops_linear': 'linear (elu + 1)',
-            'listops_pola_a3': 'PolaFormer, alpha 3',
-            'listops_polaformer_pp': 'PolaFormer++',
-        },
-        metrics=(ACCURACY,),
-    ),
     'e2': Experiment(
         title='Segmentation of streets',
         variants=backbones('segment'),
         metrics=(Metric('mIoU', 'mIoU'), Metric('pixel accuracy', 'aAcc')),
-    ),
-    'e3-alpha': Experiment(
-        title='Alpha on ListOps',
-        variants={
-            'listops_pola_a1': 'alpha 1',
-            'listops_pola_a3': 'alpha 3',
-            'listops_pola_a5': 'alpha 5',
-            'listops_pola_a7': 'alpha 7',
-        },
-        metrics=(ACCURACY,),
-    ),
-    'e3-gate': Experiment(
-        title="Initial weights of PolaFormer's gate on ListOps",
-        variants={
-            'listops_pola_a3': "PyTorch's (Kaiming)",
-            'listops_gate_zeros': 'zeros',
-            'listops_gate_normal': 'normal',
-            'listops_gate_uniform': 'uniform',
-            'listops_gate_ones': 'ones',
-        },
-        metrics=(ACCURACY,),
     ),
     'e4': Experiment(
         title='Parts of the attention on CIFAR-10',
@@ -144,10 +113,9 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 def runs_of(keys: Iterable[str]) -> list[Run]:
     """Return the runs of experiments, all variants with one seed before the next seed."""
-    runs: dict[str, Run] = {}
-    for key in keys:
-        for seed in SEEDS:
-            for variant in EXPERIMENTS[key].variants:
-                run = Run(variant, seed)
-                runs[run.name] = run
-    return list(runs.values())
+    return [
+        Run(variant, seed)
+        for key in keys
+        for seed in SEEDS
+        for variant in EXPERIMENTS[key].variants
+    ]

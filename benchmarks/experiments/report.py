@@ -116,8 +116,11 @@ def page_with_results(text: str, records: dict[str, Record]) -> str:
     """Return the page with the blocks of all experiments as the records say."""
     for key, experiment in EXPERIMENTS.items():
         text = replace_block(text, key, experiment_block(key, experiment, records))
-    resumed = json.loads((RESULTS / 'resume.json').read_text())
-    text = replace_block(text, 'resume', resume_sentence(resumed))
+    resumed = RESULTS / 'resume.json'
+    sentence = f'Exact resuming: {NOT_RUN}.'
+    if resumed.exists():
+        sentence = resume_sentence(json.loads(resumed.read_text()))
+    text = replace_block(text, 'resume', sentence)
     rows = json.loads((RESULTS / 'networks.json').read_text())
     return replace_block(text, 'e6', networks_table(rows))
 

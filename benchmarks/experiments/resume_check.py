@@ -18,13 +18,14 @@ from benchmarks.experiments.running import TRAINED, call, start, training_comman
 from benchmarks.records import commit
 from mmpola.engine.resume import newest_checkpoint
 
-RUN = Run('listops_pola_a3', 0)
-"""A cheap run."""
+RUN = Run('segment_pola_swin', 0)
+"""A run whose batches depend on random crops and flips."""
 
 STEPS = 300
 OPTIONS = [
     f'train_cfg.max_iters={STEPS}',
-    'train_cfg.val_interval=100',
+    'train_cfg.val_interval=300',
+    'default_hooks.logger.interval=25',
     'default_hooks.checkpoint.interval=50',
 ]
 KILLED_AFTER = 175

@@ -13,7 +13,7 @@ from benchmarks.experiments.plan import SEEDS, Experiment
 from benchmarks.experiments.results import Record
 from benchmarks.records import markdown_table
 
-NOT_RUN = 'not run yet'
+NOT_RUN = 'to be run'
 LINE = 128
 """Characters in a line of the pages."""
 

@@ -30,21 +30,21 @@ def build(variant):
 
 
 def test_all_seeds_of_all_variants_run_once_and_take_turns():
-    names = [run.name for run in runs_of(['e3', 'e3-alpha'])]
+    names = [run.name for run in runs_of(['e1', 'e2'])]
     assert names[:5] == [
-        'listops_softmax-0',
-        'listops_linear-0',
-        'listops_pola_a3-0',
-        'listops_polaformer_pp-0',
-        'listops_softmax-1',
+        'detect_pola_swin-0',
+        'detect_pola_pvt-0',
+        'detect_swin-0',
+        'detect_pvt-0',
+        'detect_pola_swin-1',
     ]
-    assert len(names) == len(set(names)) == 3 * (4 + 3)  # both have alpha 3
+    assert len(names) == len(set(names)) == 3 * (4 + 4)
 
 
 def test_every_config_is_a_variant():
     variants = {name for experiment in EXPERIMENTS.values() for name in experiment.variants}
     configs = {path.stem for path in (FOLDER / 'configs').glob('*.py')}
-    assert configs - {'detect', 'segment', 'listops', 'classify'} == variants
+    assert configs - {'detect', 'segment', 'classify'} == variants
 
 
 @pytest.mark.parametrize('key', EXPERIMENTS)
@@ -96,14 +96,19 @@ def test_backbones_have_one_size(key):
     assert max(sizes) < 1.1 * min(sizes)
 
 
-@pytest.mark.parametrize('variant', ['detect_pola_swin', 'detect_swin', 'detect_pvt'])
+@pytest.mark.parametrize('variant', [*EXPERIMENTS['e1'].variants, *EXPERIMENTS['e2'].variants])
 def test_all_backbones_draw_the_same_initial_weights(variant):
+    """Every matrix has Xavier's deviation, also one that is a 1x1 convolution or a bare weight."""
     model = build(variant)
     model.init_weights()
-    linear = [x for x in model.backbone.modules() if isinstance(x, torch.nn.Linear)]
-    widest = max(linear, key=lambda layer: layer.weight.numel())
-    fan = sum(widest.weight.shape)
-    assert widest.weight.std().item() == pytest.approx(math.sqrt(2 / fan), rel=0.02)
+    compared = 0
+    for name, weight in model.backbone.named_parameters():
+        is_matrix = name.endswith('weight') and weight.ndim > 1 and weight[0, 0].numel() == 1
+        if is_matrix and weight.numel() >= 1024 and weight.shape[1] != 1:
+            fan = weight.shape[0] + weight.shape[1]
+            assert weight.std().item() == pytest.approx(math.sqrt(2 / fan), rel=0.1), name
+            compared += weight.numel()
+    assert compared > 0.5 * sum(weight.numel() for weight in model.backbone.parameters())
 
 
 @pytest.mark.parametrize('variant', EXPERIMENTS['e4'].variants)
@@ -226,8 +231,8 @@ def test_a_table_says_how_many_seeds_there_are():
     rows = tables.table(ONE, records(a=[50.0, 51.0, 52.5], b=[49.0])).splitlines()
     assert rows[2] == '| A | 3 of 3 | 2.68 M | 51.2 (50.0 to 52.5) | 4.0 |'
     assert rows[3] == '| B | 1 of 3 | 2.68 M | 49.0 | 4.0 |'
-    assert rows[4] == '| C | 0 of 3 |  | not run yet |  |'
-    assert report.experiment_block('e', ONE, {}) == 'Not run yet: A, B, C.'
+    assert rows[4] == '| C | 0 of 3 |  | to be run |  |'
+    assert report.experiment_block('e', ONE, {}) == 'To be run: A, B, C.'
 
 
 def test_only_ranges_that_do_not_overlap_are_told_apart():

@@ -1,5 +1,0 @@
-"""E3: PolaFormer, the gate's initial weight from a normal distribution."""
-
-_base_ = './listops.py'
-
-model = dict(backbone=dict(attention='pola', alpha=3, gate_init='normal'))
