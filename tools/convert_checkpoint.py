@@ -3,7 +3,7 @@
     python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth pola_swin_t.pth
     python tools/convert_checkpoint.py SRC DST [--weights model|ema] [--whole | --backbone-only]
                                        [--arch NAME] [--authors] [--metric 'top-1 82.6']
-                                       [--overwrite]
+                                       [--half] [--overwrite]
 
 SRC is any file that mmpola can load: a training checkpoint of mmpola, mmdet or mmseg, a file of the
 authors, or a bare state dict. If it has plain and averaged (EMA) weights, the averaged ones are
@@ -11,7 +11,7 @@ taken, but the plain ones of a file of the authors of PolaFormer++, as by their 
 --weights chooses. DST is `{'state_dict', 'meta'}` with the names of an ImageClassifier:
 `backbone.…`, `norm.…`, `proj.…`, `head.…`. It can be loaded by `init_cfg` of a backbone, a
 detector's backbone or an ImageClassifier, by the loaders of MMEngine and timm, and by
-torch.load(weights_only=True).
+torch.load(weights_only=True). DST may also be a .safetensors file of the same tensors.
 
 With --whole it writes all of a detector, segmenter or classifier: weights, config and classes of a
 training checkpoint, without optimizer, hooks and history. DST becomes NAME-XXXXXXXX.pth, with the
@@ -70,15 +70,16 @@ def main() -> None:
     parser.add_argument(
         '--metric', metavar='TEXT', help="result of the weights, e.g. 'top-1 82.6'; kept in `meta`"
     )
+    parser.add_argument('--half', action='store_true', help='write half precision (float16)')
     parser.add_argument('--overwrite', action='store_true', help='overwrite DST')
     args = parser.parse_args()
     if args.whole and (args.authors or args.arch):
         parser.error(
             '--whole: expected neither --authors nor --arch, which name weights of a backbone'
         )
-    if args.destination.suffix == '.safetensors':
+    if args.destination.suffix == '.safetensors' and (args.whole or args.authors):
         parser.error(
-            'DST: expected the name of a .pth file, which torch.save writes, '
+            'DST: expected the name of a .pth file for --whole and --authors, '
             f'got {args.destination}'
         )
     source = resolve_checkpoint(args.source)
@@ -89,7 +90,7 @@ def main() -> None:
         conversion = convert(
             source, args.weights, args.backbone_only, args.arch, args.metric, args.authors
         )
-    written = write_conversion(conversion, args.destination)
+    written = write_conversion(conversion, args.destination, args.half)
     print(conversion_summary(conversion, source, written))
 
 

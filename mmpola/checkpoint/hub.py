@@ -162,13 +162,13 @@ def _published_checkpoint(name: str, model: str, local: Path, download: bool) ->
 
     folder = repo_folder_name(repo_id=RELEASED_REPOSITORY, repo_type='model')
     snapshots = Path(constants.HF_HUB_CACHE, folder, 'snapshots')
-    cached = []
-    for path in snapshots.glob('*/**/*'):
-        file = Path(*path.relative_to(snapshots).parts[1:])  # below the folder of a commit
-        if path.is_file() and is_named_like(str(file), model):
-            cached.append(path)
+    cached: dict[str, Path] = {}  # file in the repository -> its newest copy
+    for path in sorted(snapshots.glob('*/**/*'), key=os.path.getmtime):
+        file = str(Path(*path.relative_to(snapshots).parts[1:]))  # below the folder of a commit
+        if path.is_file() and is_named_like(file, model):
+            cached[file] = path
     if len(cached) == 1:
-        return cached[0]
+        return next(iter(cached.values()))
     if not download:
         raise NotDownloadedError(f'{name}: not downloaded yet')
     address = f'{constants.ENDPOINT}/{RELEASED_REPOSITORY}'

@@ -120,7 +120,7 @@ NAMES_OF_FILES = [
 
 
 @pytest.mark.parametrize('form', NAMES_OF_FILES)
-def test_the_hub_is_asked_how_its_files_are_named(form, hub, monkeypatch):
+def test_the_hub_is_asked_how_its_files_are_named(form, hub, tmp_path, monkeypatch):
     hub.files.clear()
     for number, model in enumerate(PUBLISHED_MODELS):
         _, family, size = model.split('_')
@@ -133,7 +133,14 @@ def test_the_hub_is_asked_how_its_files_are_named(form, hub, monkeypatch):
         assert path.read_bytes() == content(float(number))
     hub.requests.clear()
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
-    assert resolve_checkpoint(MODEL).read_bytes() == content(2.0)
+    cached = resolve_checkpoint(MODEL)
+    assert cached.read_bytes() == content(2.0)
+    (snapshots,) = tmp_path.glob('hub/*/snapshots')
+    (commit,) = snapshots.iterdir()
+    newer = snapshots / 'newer' / cached.relative_to(commit)
+    newer.parent.mkdir(parents=True)
+    newer.write_bytes(content(7.0))
+    assert resolve_checkpoint(MODEL).read_bytes() == content(7.0)
     assert not hub.requests
 
 

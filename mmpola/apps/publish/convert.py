@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from mmengine.config import Config
 from torch import Tensor
@@ -20,7 +21,7 @@ from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
 from mmpola.checkpoint.adapt import adapt_tables
-from mmpola.checkpoint.grids import saved_grids, with_metadata
+from mmpola.checkpoint.grids import safetensors_metadata, saved_grids, with_metadata
 from mmpola.checkpoint.load import RenamesWeights, compare, rename
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.config import complete_types
@@ -298,22 +299,35 @@ def sha256(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_conversion(conversion: Conversion, destination: Path) -> Path:
+def write_conversion(conversion: Conversion, destination: Path, half: bool = False) -> Path:
     """Save the file atomically and return its path.
 
     The name of a whole model gets the first eight digits of the file's SHA-256, as OpenMMLab's
-    published files have.
+    published files have. A .safetensors file has the bare tensors, and `meta` as text.
+
+    Args:
+        conversion: what to write.
+        destination: a .pth or .safetensors file.
+        half: write floating-point values in half precision, float16.
 
     Raises:
         OSError: the system refuses the write; the old file is unchanged and no partial file is
             left.
     """
     # A clone saves its own values, a view would save its whole storage.
-    values = {key: x.detach().clone() for key, x in conversion.state_dict.items()}
+    values = {}
+    for key, x in conversion.state_dict.items():
+        dtype = torch.float16 if half and x.is_floating_point() else x.dtype
+        values[key] = x.detach().to(dtype, copy=True).contiguous()
     state_dict = with_metadata(values, conversion.state_dict)
-    file = io.BytesIO()
-    torch.save({conversion.written_as: state_dict, 'meta': conversion.meta}, file)
-    content = file.getbuffer()
+    content: bytes | memoryview
+    if destination.suffix == '.safetensors':
+        meta = {key: str(value) for key, value in conversion.meta.items() if value is not None}
+        content = safetensors.torch.save(values, meta | safetensors_metadata(state_dict))
+    else:
+        file = io.BytesIO()
+        torch.save({conversion.written_as: state_dict, 'meta': conversion.meta}, file)
+        content = file.getbuffer()
     if conversion.whole:
         digits = sha256(content)[:8]
         destination = destination.with_stem(f'{destination.stem}-{digits}')

@@ -102,6 +102,23 @@ def test_every_loader_takes_the_file(weights, tmp_path):
     assert torch.load(slim, weights_only=True)['meta']['source'] == 'epoch_1.pth'
 
 
+def test_half_precision_in_safetensors_is_loaded_as_float32(tmp_path):
+    """Position tables keep their grid, which the shape of a table does not tell."""
+    backbone = PolaSwin(ARCH, pretrain_img_size=(32, 128))
+    source = save({'state_dict': backbone.state_dict()}, tmp_path / 'a.pth')
+    written = tmp_path / 'a.safetensors'
+    assert run_convert(source, written, '--half', '--backbone-only') == 0
+    assert written.stat().st_size < 0.6 * source.stat().st_size
+    loaded = PolaSwin(ARCH, pretrain_img_size=(32, 128))
+    load_weights(loaded, written)
+    for name, x in loaded.state_dict().items():
+        expected = backbone.state_dict()[name]
+        assert x.dtype == expected.dtype
+        if x.is_floating_point():
+            expected = expected.half().float()
+        assert torch.equal(x, expected), name
+
+
 def test_the_backbone_of_a_detector_is_kept(tmp_path):
     backbone = PolaSwin(ARCH, pretrain_img_size=64).state_dict()
     others = {
