@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mmpola.engine.hooks.atomic_checkpoint import AtomicCheckpointHook
-from mmpola.engine.train import ForgetHook
+from mmpola.engine.hooks.forget import ForgetHook
 from tests.helpers.processes import run_script
 from tests.helpers.training import small_config
 
