@@ -22,7 +22,7 @@ from mmengine.visualization import Visualizer
 from torch import nn
 from torch.utils.data import DataLoader, Subset
 
-from mmpola.config_contents import nodes
+from mmpola.config_contents import nodes, type_name
 from mmpola.engine.seeding import unchanged_generators
 from mmpola.engine.validate import unwrapped
 
@@ -104,8 +104,7 @@ def key_of_hook(cfg: Config, name: str) -> str:
     """Return the config key of the first hook of a class, else the name of the class."""
     for part in ('default_hooks', 'custom_hooks'):
         for key, node in nodes(cfg.get(part), part):
-            kind = node.get('type')
-            if getattr(kind, '__name__', str(kind)).split('.')[-1] == name:
+            if type_name(node.get('type')) == name:
                 return key
     return name
 
