@@ -106,6 +106,10 @@ class ClassFolders(Dataset[dict[str, Any]]):
         sample = BaseDataElement(metainfo={'img_path': path}, gt_label=found['gt_label'])
         return {'inputs': self.transform(_read_image(path)), 'data_samples': sample}
 
+    def image(self, index: int) -> Image.Image:
+        """Return an image as it is before the transforms, RGB."""
+        return _read_image(self.get_data_info(index)['img_path'])
+
 
 class UnlabelledImages(Dataset[dict[str, Any]]):
     """All images below a folder, for a student that learns from a teacher only.
@@ -152,6 +156,10 @@ class UnlabelledImages(Dataset[dict[str, Any]]):
         found = self.get_data_info(range(len(self))[index])
         sample = BaseDataElement(metainfo=found)
         return {'inputs': self.transform(_read_image(found['img_path'])), 'data_samples': sample}
+
+    def image(self, index: int) -> Image.Image:
+        """Return an image as it is before the transforms, RGB."""
+        return _read_image(self.get_data_info(index)['img_path'])
 
 
 def _read_image(path: str) -> Image.Image:
@@ -273,7 +281,8 @@ def _images_of_class(root: str, name: str, seen: dict[str, str]) -> Iterator[str
         if first != folder:
             got = f'{folder}, which is the same as {first}'
             raise ValueError(f'{root}: expected every folder once, got {got}')
-        inner.sort()  # os.walk continues in this order
+        # os.walk continues in these, in this order; Jupyter writes .ipynb_checkpoints
+        inner[:] = sorted(name for name in inner if not name.startswith('.'))
         for file in sorted(files):
             if _is_image(file):
                 yield os.path.relpath(os.path.join(folder, file), root)

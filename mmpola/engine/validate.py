@@ -14,7 +14,7 @@ from torch import nn
 from mmpola.backbones.base import Backbone
 from mmpola.config_contents import nodes, type_name
 from mmpola.engine.types import scope
-from mmpola.messages import UsageError, first_line
+from mmpola.messages import UsageError, first_line, listed
 from mmpola.registry import REGISTERED_NAMES
 
 HEAD_KEYS: tuple[str, ...] = (
@@ -58,12 +58,24 @@ def build_model(cfg: Config) -> nn.Module:
     if cfg.get('data_preprocessor') is not None:
         settings.setdefault('data_preprocessor', copy.deepcopy(cfg.data_preprocessor))
     replace_sync_bn(settings, ('MMSyncBN',))  # its constructor needs a process group
+    _refuse_parts_without_type(settings)
     with torch.random.fork_rng(devices=[]):
         try:
             model: nn.Module = MODELS.build(settings)
         except Exception as error:  # constructors of other packages raise exceptions of any type
             raise UsageError(f'model: {_reason(error)}') from error
     return model
+
+
+def _refuse_parts_without_type(settings: dict[str, Any]) -> None:
+    """Raise UsageError if a config changes a part of the model that its bases do not have."""
+    for key, part in settings.items():
+        is_part = key.endswith(('head', 'neck', 'backbone')) and isinstance(part, dict)
+        if is_part and part and 'type' not in part:
+            raise UsageError(
+                f'model.{key}: expected a type, as the bases of the config have no {key} to '
+                f'change, got only {listed(part)}; remove it, or write the whole part'
+            )
 
 
 def _reason(error: Exception) -> str:

@@ -296,3 +296,12 @@ def test_sub_folders_are_read_in_the_order_of_their_names(tmp_path, monkeypatch)
     data = ClassFolders(str(tmp_path), training=False, transform=PLAIN_TRANSFORM)
     read = [data.get_data_info(number)['img_path'] for number in range(len(data))]
     assert read == [str(tmp_path / 'only' / folder / 'image.png') for folder in 'abc']
+
+
+def test_what_a_notebook_leaves_in_a_class_folder_is_not_read(colours, tmp_path):
+    root = shutil.copytree(colours / 'train', tmp_path / 'train')
+    copies = root / 'red' / '.ipynb_checkpoints'
+    copies.mkdir()
+    shutil.copy(root / 'red' / '0.png', copies / '0-checkpoint.png')
+    dataset = ClassFolders(str(root), training=False, transform=dict(input_size=32))
+    assert len(dataset) == 24

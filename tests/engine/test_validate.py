@@ -72,6 +72,11 @@ def test_of_a_classifier(root):
     assert 'num_classes: expected ' in refusal_of(cfg, **{'model.num_classes': 0})
 
 
+def test_a_part_that_the_bases_do_not_have(detector):
+    message = refusal_of(detector, **{'model.auxiliary_head': dict(num_classes=3)})
+    assert message.startswith('model.auxiliary_head: expected a type')
+
+
 def test_normalisation_over_processes_needs_no_process_group(detector):
     cfg = copy.deepcopy(detector)
     norm = dict(type='MMSyncBN', requires_grad=True)

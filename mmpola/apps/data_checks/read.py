@@ -10,8 +10,8 @@ import io
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +79,7 @@ class Known(NamedTuple):
 
     Attributes:
         labels: of all samples.
+        empty: number of samples without an object to learn from.
         names: the image of each sample.
         files: all images and label maps; none if they are not on this machine's disks.
         ids: what the data set calls its images.
@@ -86,6 +87,7 @@ class Known(NamedTuple):
     """
 
     labels: Labels
+    empty: int
     names: list[str]
     files: list[str]
     ids: set[Any]
@@ -105,21 +107,63 @@ class Loaded(NamedTuple):
     Attributes:
         samples: how many samples were loaded.
         labels: of these.
-        faults: of these.
+        strange: labels of pixels that are neither a class nor the one that heads ignore.
+        faults: of these samples.
         images: some (file, pixels).
         error: why no sample came through the whole pipeline; None if one did.
         sizes: (height, width) of the network's input from some samples.
+        scales: (height, width) to which their whole images were resized, before any crop.
+        maps_are_bytes: whether the step that loads label maps is one of OpenMMLab's, which takes
+            the lower 8 bits of the numbers in the file.
     """
 
     samples: int
     labels: Labels
+    strange: list[int]
     faults: list[Fault]
     images: list[tuple[str, Any]]
     error: str | None
     sizes: list[tuple[int, int]]
+    scales: list[tuple[float, float]]
+    maps_are_bytes: bool
 
 
-NOTHING_LOADED = Loaded(0, NO_LABELS, [], [], None, [])
+NOTHING_LOADED = Loaded(0, NO_LABELS, [], [], [], None, [], [], False)
+
+
+class Dropped(NamedTuple):
+    """An annotation that a data set leaves out without a word: the cause, and its id."""
+
+    cause: str
+    id: Any
+
+
+@dataclass
+class Seen:
+    """What a data set has read, but forgets.
+
+    Attributes:
+        raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
+        listed: number of samples before `filter_cfg` and `indices`; -1 before they are known.
+        annotations: number of all annotations of these samples.
+        dropped: the annotations that are left out, though they are of one of the classes.
+        others: number of objects of each other class.
+        where: the first file, or annotation, with an object of each other class.
+        file: the file that is read; '' of data sets without files for single images.
+    """
+
+    raw: Any = None
+    listed: int = -1
+    annotations: int = 0
+    dropped: list[Dropped] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    where: dict[str, str] = field(default_factory=dict)
+    file: str = ''
+
+    def add_other(self, name: str, where: str) -> None:
+        """Count an object of a class that is none of the data set's."""
+        self.others[name] += 1
+        self.where.setdefault(name, where)
 
 
 @dataclass(frozen=True)
@@ -134,9 +178,7 @@ class Data:
         paths: its files and folders.
         absent: those that do not exist.
         error: what it raised when it was built or read.
-        raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
-        listed: number of samples before `filter_cfg` and `indices`.
-        first: what the data set knows about the first of them.
+        seen: what it has read, but forgets.
         images: number of samples that are left to learn from.
         known: None if it was not opened, or has no samples that it could describe.
         loaded: what its pipeline has loaded; nothing before `load`.
@@ -149,9 +191,7 @@ class Data:
     paths: tuple[Path, ...] = ()
     absent: tuple[Path, ...] = ()
     error: Exception | None = None
-    raw: Any = None
-    listed: int = 0
-    first: tuple[Results, ...] = ()
+    seen: Seen = field(default_factory=Seen)
     images: int = 0
     is_read: bool = False
     known: Known | None = None
@@ -171,6 +211,16 @@ class Data:
     def place(self) -> str:
         """Its annotation file or first folder, for messages."""
         return str(self.paths[0]) if self.paths else f'{self.loader}.dataset'
+
+    @property
+    def raw(self) -> Any:
+        """The annotation file as mmdet's COCO API has read it, None of other data sets."""
+        return self.seen.raw
+
+    @property
+    def listed(self) -> int:
+        """Number of samples before `filter_cfg` and `indices`."""
+        return max(self.seen.listed, self.images)
 
     @property
     def is_trained(self) -> bool:
@@ -276,15 +326,9 @@ def read(data: Data, is_first: bool) -> Data:
         except Exception as error:  # data sets raise exceptions of any type
             is_empty = seen.listed == 0 or (seen.listed > 0 and not dataset.data_list)
             if not isinstance(error, ValueError) or not is_empty:
-                return replace(data, error=error, raw=seen.raw)
+                return replace(data, error=error, seen=seen)
             images = 0  # MMEngine cannot store an empty list
-    data = replace(
-        data,
-        raw=seen.raw,
-        listed=max(seen.listed, images),
-        first=tuple(seen.first),
-        images=images,
-    )
+    data = replace(data, seen=seen, images=images)
     try:
         return replace(data, is_read=True, known=known_of(dataset, images))
     except Exception as error:  # of fields that have other types than the data set expects
@@ -307,15 +351,6 @@ def paths_of(dataset: Any) -> list[Path]:
     return [Path(name) for name in dict.fromkeys(names) if name]
 
 
-@dataclass
-class Seen:
-    """What a data set has read, but forgets: its file, and the samples that it leaves out."""
-
-    raw: Any = None
-    listed: int = -1
-    first: Sequence[Results] = ()
-
-
 @contextlib.contextmanager
 def watched(dataset: Any) -> Iterator[Seen]:
     """Note what a data set reads."""
@@ -325,7 +360,6 @@ def watched(dataset: Any) -> Iterator[Seen]:
 
         def note_and_keep() -> Any:
             seen.listed = len(dataset.data_list)
-            seen.first = dataset.data_list[:FEW]
             return keep()
 
         dataset.filter_data = note_and_keep
@@ -337,16 +371,80 @@ def watched(dataset: Any) -> Iterator[Seen]:
             return seen.raw
 
         dataset.COCOAPI = open_and_note
+    if hasattr(dataset, 'parse_data_info'):
+        parse = dataset.parse_data_info
+
+        def parse_and_note(raw: Any) -> Any:
+            seen.file = raw.get('xml_path', '') if isinstance(raw, dict) else ''
+            info = parse(raw)
+            note_dropped(seen, dataset, raw, info, parse)
+            return info
+
+        dataset.parse_data_info = parse_and_note
+    if hasattr(dataset, '_parse_instance_info'):  # of Pascal VOC's format
+        parse_objects = dataset._parse_instance_info
+
+        def parse_objects_and_note(tree: Any, *arguments: Any, **options: Any) -> Any:
+            for name in [thing.findtext('name') for thing in tree.findall('object')]:
+                seen.annotations += 1
+                if name not in dataset.metainfo['classes']:
+                    seen.add_other(str(name), seen.file)
+            return parse_objects(tree, *arguments, **options)
+
+        dataset._parse_instance_info = parse_objects_and_note
     yield seen
-    for name in ('filter_data', 'COCOAPI'):
+    for name in ('filter_data', 'COCOAPI', 'parse_data_info', '_parse_instance_info'):
         vars(dataset).pop(name, None)
+
+
+def note_dropped(
+    seen: Seen, dataset: Any, raw: Any, info: Any, parse: Callable[[Any], Any]
+) -> None:
+    """Note the annotations of an image that a data set has left out, by asking it for each."""
+    annotations = raw.get('raw_ann_info') if isinstance(raw, dict) else None
+    is_plain = isinstance(info, dict) and 'instances' in info and 'segments_info' not in info
+    if not isinstance(annotations, list) or not is_plain:
+        return
+    seen.annotations += len(annotations)
+    if len(info['instances']) == len(annotations):
+        return
+    categories = getattr(seen.raw, 'cats', {})
+    for annotation in annotations:
+        if parse({**raw, 'raw_ann_info': [annotation]})['instances']:
+            continue
+        category = annotation.get('category_id')
+        if category in categories and category not in dataset.cat_ids:
+            seen.add_other(categories[category]['name'], f'id {annotation.get("id")}')
+        else:
+            cause = cause_of(annotation, raw['raw_img_info'], category in dataset.cat_ids)
+            seen.dropped.append(Dropped(cause, annotation.get('id')))
+
+
+def cause_of(annotation: dict[str, Any], image: dict[str, Any], has_class: bool) -> str:
+    """Return why mmdet leaves out an annotation in COCO layout."""
+    if not has_class:
+        return 'no such category'
+    left, top, width, height = annotation['bbox']
+    if not math.isfinite(left + top + width + height):
+        return 'box not finite'
+    if annotation.get('ignore'):
+        return 'ignore'
+    if max(left, top, width, height) <= 1:
+        return 'box between 0 and 1, but not in pixels'
+    if width < 1 or height < 1:
+        return 'box narrower than a pixel'
+    if min(left + width, image['width']) <= max(left, 0):
+        return 'box outside'
+    if min(top + height, image['height']) <= max(top, 0):
+        return 'box outside'
+    return 'area 0'
 
 
 def known_of(dataset: Any, images: int) -> Known | None:
     """Collect what `get_data_info` tells about each sample."""
     if images == 0 or not hasattr(dataset, 'get_data_info'):
         return None
-    with_mask = any(getattr(step, 'with_mask', False) for step in steps_of(dataset))
+    with_mask = loads_masks(dataset)
     is_local = getattr(dataset, 'backend_args', None) is None and hasattr(dataset, 'data_prefix')
     labels = []
     names = []
@@ -373,7 +471,8 @@ def known_of(dataset: Any, images: int) -> Known | None:
                 mask = instance.get('mask') or ()
                 lacks_mask = len(mask) == 0
             rows.extend((index, has_box, *box, *size, is_ignored, lacks_mask, *outline_of(mask)))
-    return Known(added(labels), names, files, ids, instances_of(rows))
+    empty = sum(one is not None and one.total == 0 for one in labels)
+    return Known(added(labels), empty, names, files, ids, instances_of(rows))
 
 
 def instances_of(rows: array[float]) -> Instances:
@@ -449,6 +548,11 @@ def files_of(info: Results) -> list[str]:
         value = info.get(key) or []
         paths += [value] if isinstance(value, str) else value
     return paths
+
+
+def loads_masks(dataset: Any) -> bool:
+    """Whether the pipeline of a data set loads the masks of objects."""
+    return any(getattr(step, 'with_mask', False) for step in steps_of(dataset))
 
 
 def steps_of(dataset: Any) -> list[Any]:

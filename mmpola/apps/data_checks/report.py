@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -38,19 +39,41 @@ def summary(data: Data) -> str:
     if data.images < data.listed:
         parts[0] += f' of {data.listed:,} (the others are left out by filter_cfg or indices)'
     if labels.unit == INSTANCES:
-        parts.append(f'{labels.total:,} instances')
-        if labels.ignored:
-            parts.append(f'{labels.ignored:,} ignored')
+        parts += object_parts(data)
     if labels.unit == PIXELS and labels.ignored:
         share = labels.ignored / (labels.ignored + labels.total)
         parts.append(f'{share:.1%} of the pixels ignored')
     if data.counted < data.images:
         parts.append(f'counted in {data.counted} of them')
     parts.append(f'{len(data.classes)} classes')
+    if data.loaded.sizes:
+        parts.append(f'read at {size_text(data.loaded.sizes)}')
     if not data.is_read:
         parts = ['not counted']
     paths = ', '.join(str(path) for path in data.paths)
     return f'{", ".join(data.splits)}: {data.kind}: {", ".join(parts)} ({paths})'
+
+
+def object_parts(data: Data) -> list[str]:
+    """Return how many objects there are, and which training does not learn from."""
+    labels = data.labels
+    parts = [f'{labels.total:,} instances']
+    if labels.ignored:
+        parts.append(f'{labels.ignored:,} ignored')
+    if data.seen.dropped:
+        parts.append(f'{len(data.seen.dropped):,} dropped')
+    others = data.seen.others
+    if others:
+        parts.append(f'{others.total():,} objects of other classes ({listed(others)})')
+    if data.known is not None and data.known.empty:
+        parts.append(f'{data.known.empty:,} images without an object')
+    return parts
+
+
+def size_text(sizes: Sequence[tuple[float, float]]) -> str:
+    """Return the size of images, or the smallest and the largest: width x height."""
+    ends = {min(sizes, key=math.prod): None, max(sizes, key=math.prod): None}
+    return ' to '.join(f'{width:.0f} x {height:.0f}' for height, width in ends)
 
 
 def class_lines(unit: str, classes: Sequence[str], sets: Sequence[Data]) -> list[str]:

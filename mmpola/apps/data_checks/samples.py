@@ -30,6 +30,7 @@ from mmpola.apps.data_checks.read import (
     labels_of,
     steps_of,
 )
+from mmpola.apps.image_reader import FIRST_IMAGES
 from mmpola.config_contents import head_ignore_index
 from mmpola.messages import first_line, listed
 
@@ -71,8 +72,8 @@ class Loader:
     Attributes:
         error: why none of these samples came through the pipeline, None if one did.
         sizes: (height, width) of the network's input from the first samples.
-        maps_are_bytes: whether the step that loads label maps is one of OpenMMLab's, which takes
-            the lower 8 bits of the numbers in the file.
+        scales: (height, width) to which the whole images were resized.
+        maps_are_bytes: see `Loaded`.
     """
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
@@ -80,6 +81,7 @@ class Loader:
         self.steps: list[Any] = []
         self.error: str | None = None
         self.sizes: list[tuple[int, int]] = []
+        self.scales: list[tuple[float, float]] = []
         self.maps_are_bytes = False
         for index in indices:
             try:
@@ -121,6 +123,11 @@ class Loader:
         if hasattr(inputs, 'shape') and len(inputs.shape) == 3:
             height, width = inputs.shape[-2:]
             self.sizes.append((int(height), int(width)))
+        known = getattr(item.get('data_samples'), 'metainfo', {}) if isinstance(item, dict) else {}
+        if 'ori_shape' in known:
+            height, width = known['ori_shape'][:2]
+            across, down = known.get('scale_factor', (1, 1))[:2]
+            self.scales.append((height * down, width * across))
 
     def __call__(self, index: int) -> Results | None:
         """Load a sample; None if the pipeline leaves it out."""
@@ -153,7 +160,8 @@ def load_samples(loader: Loader, indices: Sequence[int], data: Data) -> Loaded:
         indices: of the samples.
         data: its classes are the labels that pixels may have, besides the one that heads ignore.
     """
-    allowed = {*range(len(data.classes)), head_ignore_index(data.cfg.get('model'))}
+    allowed: set[int | None] = {*range(len(data.classes))}
+    allowed.add(head_ignore_index(data.cfg.get('model')))
     images: list[tuple[str, Any]] = []
 
     def loaded(index: int) -> tuple[Labels | None, Fault | None]:
@@ -181,6 +189,8 @@ def load_samples(loader: Loader, indices: Sequence[int], data: Data) -> Loaded:
         files = files or [f'sample {index}']
         if 'img' in results and len(images) < FEW:
             images.append((files[0], results['img']))
+        elif hasattr(loader.dataset, 'image') and len(images) < FIRST_IMAGES:
+            images.append((files[0], np.asarray(loader.dataset.image(index))))
         if fault is None:
             return labels, None
         check, reason = fault
@@ -191,12 +201,23 @@ def load_samples(loader: Loader, indices: Sequence[int], data: Data) -> Loaded:
         found = threads.map(loaded, indices)
         results = list(tqdm(found, title, len(indices), leave=False, disable=None))
     labels = added([one for one, _ in results])
+    strange = []
     if labels.unit == PIXELS and data.classes:
+        strange = sorted(set(labels.numbers) - allowed)
         numbers = Counter({key: labels.numbers[key] for key in range(len(data.classes))})
         ignored = labels.total - numbers.total()
         labels = Labels(PIXELS, +numbers, ignored)
-    faults = [fault for _, fault in results if fault is not None]
-    return Loaded(len(indices), labels, faults, images, loader.error, loader.sizes)
+    return Loaded(
+        samples=len(indices),
+        labels=labels,
+        strange=strange,
+        faults=[fault for _, fault in results if fault is not None],
+        images=images,
+        error=loader.error,
+        sizes=loader.sizes,
+        scales=loader.scales,
+        maps_are_bytes=loader.maps_are_bytes,
+    )
 
 
 def fault_of(results: Results, maps_are_bytes: bool) -> tuple[str, str] | None:

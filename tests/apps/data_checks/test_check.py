@@ -45,9 +45,10 @@ def test_the_table(detection, annotations, coco):
     checked = check_data(detection, whole=True)
     labels = [data.labels for data in checked.sets]
     first, _, heading, *rows = checked.lines()
+    empty = 12 - len({entry['image_id'] for entry in annotations['annotations']})
     assert first == (
-        f'train: CocoDataset: 12 images, {labels[0].total} instances, 6 classes '
-        f'({annotations.path}, {coco}/train2017)'
+        f'train: CocoDataset: 12 images, {labels[0].total} instances, {empty} images without an '
+        f'object, 6 classes, read at 192 x 160 ({annotations.path}, {coco}/train2017)'
     )
     assert heading.split() == ['instances', 'train', 'val,', 'test']
     table = [row.split() for row in rows[:6]]
@@ -60,7 +61,7 @@ def test_the_table_of_many_classes():
     classes = [f'class{number}' for number in range(80)]
     numbers = Counter({number: 1000 - number for number in range(78)})
     dataset = SimpleNamespace(metainfo={'classes': classes})
-    known = Known(Labels('instances', numbers), [], [], set(), instances_of(array('d')))
+    known = Known(Labels('instances', numbers), 0, [], [], set(), instances_of(array('d')))
     data = Data(Config(), {'type': 'Many'}, ('train',), dataset, known=known)
     _, _, *rows, absent = table_lines([data])
     assert [row.split()[0] for row in rows[:5]] == classes[:5]
@@ -96,7 +97,7 @@ def test_class_folders(colours, tmp_path):
 def test_the_first_images_of_class_folders_are_all_of_one_class(colours, tmp_path):
     cfg = small_config(colours, tmp_path / 'work')
     cfg.train_dataloader.dataset.indices = 5
-    only(warnings(cfg), 'one-class')
+    only(errors(cfg), 'nothing-to-learn')
 
 
 class OwnDataset(BaseDataset):
@@ -277,3 +278,69 @@ def test_a_name_that_no_check_has(detection):
     message = refusal(check_data, detection, ('train',))
     assert all(name in message for name in CHECKS)
     assert message.endswith('got paddings')
+
+
+def copied(colours, tmp_path, classes=('blue', 'green', 'red')):
+    """Return a copy of the class folders with some of the classes, and a config for it."""
+    data = shutil.copytree(colours, tmp_path / 'data')
+    for folder in data.glob('*/*'):
+        if folder.name not in classes:
+            shutil.rmtree(folder)
+    cfg = small_config(data, tmp_path / 'work')
+    cfg.model.num_classes = len(classes)
+    return data, cfg
+
+
+def test_a_single_class_teaches_nothing(colours, tmp_path):
+    _, cfg = copied(colours, tmp_path, classes=('red',))
+    only(errors(cfg), 'nothing-to-learn')
+
+
+def test_class_folders_one_folder_too_deep(colours, tmp_path):
+    data, cfg = copied(colours, tmp_path)
+    cfg.train_dataloader.dataset.root = str(data)
+    assert f'; {data}/train has only folders (blue, green, red)' in only(errors(cfg), 'class-count')
+
+
+def test_validation_on_images_of_training(colours, tmp_path):
+    data, cfg = copied(colours, tmp_path)
+    splits = ('train', 'val')
+    assert not warnings(cfg, splits)
+    source = data / 'train/green/5.png'
+    shutil.copy(source, data / 'val/green/other.png')
+    text = only(warnings(cfg, splits), 'same-images')
+    assert text.startswith('val_dataloader: 1 of 10 images are in train_dataloader too (')
+    cfg.val_dataloader.dataset.root = str(data / 'train')
+    assert 'val_dataloader: 24 of 24 images' in only(warnings(cfg, splits), 'same-images')
+    (data / 'link').symlink_to(data / 'train')
+    cfg.val_dataloader.dataset.root = str(data / 'link')
+    assert 'val_dataloader: 24 of 24 images' in only(warnings(cfg, splits), 'same-images')
+
+
+@pytest.mark.parametrize('kind', ['detection', 'segmentation'])
+def test_validation_on_the_training_data(kind, request):
+    cfg = request.getfixturevalue(kind)
+    cfg.val_dataloader.dataset = cfg.train_dataloader.dataset
+    found = warnings(cfg, ('train', 'val'))
+    (text,) = [text for name, text in found if name == 'same-images']
+    assert text.startswith('val_dataloader: 12 of 12 images are in train_dataloader too')
+
+
+def test_class_folders_of_16_bits(colours, tmp_path):
+    data, cfg = copied(colours, tmp_path)
+    assert not warnings(cfg)
+    for path in data.glob('*/*/*.png'):
+        values = np.asarray(Image.open(path).convert('L')).astype(np.uint16)
+        Image.fromarray(values * 6).save(path)  # 0 … 1530
+    only(warnings(cfg), 'sixteen-bits')
+
+
+@pytest.mark.parametrize(('kind', 'scale'), [('detection', (40, 30)), ('segmentation', (300, 260))])
+def test_images_are_evaluated_at_another_size(kind, scale, request):
+    cfg = request.getfixturevalue(kind)
+    assert not warnings(cfg, ('train', 'val'))
+    for step in cfg.val_dataloader.dataset.pipeline:
+        if step.type == 'Resize':
+            step.scale = scale
+    text = only(warnings(cfg, ('train', 'val')), 'image-scale')
+    assert text.startswith('val_dataloader: whole images are resized to ')

@@ -1,6 +1,7 @@
 """Problems and warnings of data sets in COCO layout, on generated data with one error each."""
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -39,8 +40,10 @@ def test_annotations_that_mmdet_drops_because_of_their_ids(detection, annotation
     category['category_id'] = 77
     image['image_id'] = 4711
     annotations.save()
-    text = only(warnings(detection), 'annotation-ids')
-    assert text.endswith(f'(2): {category["id"]}, {image["id"]}')
+    text = only(warnings(detection), 'annotations-dropped')
+    assert text.endswith(
+        f'(no such category: 1, id {category["id"]}; no such image: 1, id {image["id"]})'
+    )
 
 
 def test_several_images_with_one_id(detection, annotations):
@@ -70,7 +73,6 @@ def test_boxes_of_corners_are_taken_for_what_they_are(detection, annotations):
     ('field', 'value'),
     [
         ('bbox', [1, 2, 3]),
-        ('bbox', [1, 2, '3', 4]),
         ('bbox', None),
         ('area', None),
         ('area', 'absent'),
@@ -86,12 +88,37 @@ def test_annotations_that_training_cannot_read(field, value, detection, annotati
 
 
 @pytest.mark.parametrize(
+    ('field', 'value'),
+    [
+        ('bbox', [1, 2, '3', 4]),
+        ('area', '12'),
+        ('category_id', '1'),
+        ('iscrowd', '0'),
+        ('segmentation', [['1', '2', '30', '4', '5', '60']]),
+        ('segmentation', [[1, 2, 30, 4, 5, '60']]),
+    ],
+)
+def test_numbers_that_are_text(field, value, detection, annotations):
+    entry = annotations['annotations'][1]
+    entry[field] = value
+    annotations.save()
+    text = only(errors(detection), 'numbers-as-text')
+    assert f'(1): id {entry["id"]} ({field}: "' in text
+
+
+def test_sizes_that_are_text(detection, annotations):
+    annotations['images'][2]['width'] = '96'
+    annotations.save()
+    assert 'image id 3 (width: "96" is text)' in only(errors(detection), 'numbers-as-text')
+
+
+@pytest.mark.parametrize(
     ('value', 'check'),
     [
         (None, 'masks-missing'),
         ([], 'masks-missing'),
-        ('abc', 'samples-unreadable'),
-        ([1, 2, 30, 4, 5, 60], 'samples-unreadable'),
+        ('abc', 'numbers-as-text'),
+        ([1, 2, 30, 4, 5, 60], 'outlines-flat'),
         ([[1, 2, 'nan', 4, 5, 6]], 'outlines-far'),
         ([[1, 2, 'inf', 4, 5, 6]], 'outlines-far'),
         ([[1, 2, 1e9, 4, 5, 6]], 'outlines-far'),
@@ -107,7 +134,10 @@ def test_masks_that_training_cannot_use(value, check, detection, annotations):
     annotations.path.write_text(text)
     text = only(errors(detection), check)
     name = f'{entry["image_id"]:012}.jpg'
-    assert f'(1): {annotations.path.parent.parent}/train2017/{name}' in text
+    if check in ('numbers-as-text', 'outlines-flat'):
+        assert f'(1): {entry["id"]}' in text.replace('id ', '')
+    else:
+        assert f'(1): {annotations.path.parent.parent}/train2017/{name}' in text
     detection.train_dataloader.dataset.pipeline[1].with_mask = False  # masks are not read
     check_data(detection, ('train',))
 
@@ -220,3 +250,118 @@ def test_values_of_16_bit_images_that_the_loader_loses(detection, annotations, c
 def test_channels_that_the_backbone_does_not_read(detection):
     detection.model.backbone.in_channels = 4
     assert 'expected 4 channels' in only(warnings(detection), 'channels')
+
+
+@pytest.mark.parametrize(
+    ('change', 'cause'),
+    [
+        (dict(area=0), 'area 0'),
+        (dict(bbox=[10, 10, 0.5, 20]), 'box narrower than a pixel'),
+        (dict(bbox=[10, 10, -20, 20]), 'box narrower than a pixel'),
+        (dict(bbox=[200, 10, 20, 20]), 'box outside'),
+        (dict(bbox=[10, -30, 20, 20]), 'box outside'),
+        (dict(bbox=['inf', 10, 20, 20]), 'box not finite'),
+        (dict(bbox=[0.2, 0.1, 0.5, 0.5]), 'box between 0 and 1, but not in pixels'),
+        (dict(ignore=1), 'ignore'),
+    ],
+)
+def test_annotations_that_are_dropped_are_counted_by_cause(change, cause, detection, annotations):
+    entries = annotations['annotations']
+    for entry in entries[:2]:
+        entry.update(change)
+    text = json.dumps(annotations).replace('"inf"', '1e400')
+    annotations.path.write_text(text)
+    (data,), ((name, _, text),), _ = check_data(detection, ('train',))
+    assert name == 'annotations-dropped'
+    ids = ', '.join(str(entry['id']) for entry in entries[:2])
+    assert text.endswith(f': 2 of {len(entries)} annotations are dropped ({cause}: 2, id {ids})')
+    assert data.labels.total == len(entries) - 2
+    assert ', 2 dropped, ' in check_data(detection, ('train',)).lines()[0]
+
+
+def test_all_annotations_are_dropped(detection, annotations):
+    for entry in annotations['annotations']:
+        entry['area'] = 0
+    annotations.save()
+    text = only(errors(detection), 'no-objects')
+    count = len(annotations['annotations'])
+    assert text.endswith(f': {count} of {count} are dropped (area 0: {count})')
+
+
+def test_objects_of_other_classes_are_counted(detection, annotations):
+    categories = annotations['categories']
+    categories.append({'id': 99, 'name': 'moon'})
+    for entry in annotations['annotations'][:3]:
+        entry['category_id'] = 99
+    annotations.save()
+    checked = check_data(detection, ('train',))
+    assert not checked.found
+    assert ', 3 objects of other classes (moon), ' in checked.lines()[0]
+    categories[-1]['name'] = 'Circle '
+    annotations.save()
+    text = only(warnings(detection), 'classes-spelling')
+    first = annotations['annotations'][0]['id']
+    assert f"3 objects are left out, as their name is 'Circle ' (first in id {first})" in text
+
+
+def exchanged(polygon):
+    """Return a polygon with x and y exchanged."""
+    return [value for x, y in zip(polygon[0::2], polygon[1::2], strict=True) for value in (y, x)]
+
+
+def doubled(polygon):
+    """Return a polygon in the pixels of an image of twice the size."""
+    return [2 * value for value in polygon]
+
+
+@pytest.mark.parametrize('change', [exchanged, doubled])
+def test_outlines_that_do_not_fit_their_boxes(change, detection, annotations):
+    for entry in annotations['annotations']:
+        entry['segmentation'] = [change(polygon) for polygon in entry['segmentation']]
+    annotations.save()
+    only(warnings(detection), 'outlines-beside')
+    detection.train_dataloader.dataset.pipeline[1].with_mask = False
+    assert not warnings(detection)
+
+
+@pytest.mark.parametrize('polygons', [[[20, 20, 50, 50]], [[20, 20, 50, 20, 50, 50, 20]]])
+def test_outlines_of_too_few_points(polygons, detection, annotations):
+    entry = annotations['annotations'][1]
+    entry['segmentation'] = polygons
+    annotations.save()
+    assert only(warnings(detection), 'outlines-short').endswith(f'(1): {entry["id"]}')
+    detection.train_dataloader.dataset.pipeline[1].with_mask = False
+    assert not warnings(detection)
+
+
+def test_names_of_files_from_windows_and_from_a_mac(detection, annotations, coco):
+    first, second, *_ = annotations['images']
+    folder = coco / 'train2017'
+    (folder / first['file_name']).rename(folder / unicodedata.normalize('NFD', 'fünf.jpg'))
+    first['file_name'] = unicodedata.normalize('NFC', 'fünf.jpg')
+    annotations.save()
+    assert 'another Unicode form' in only(errors(detection), 'images-missing')
+    second['file_name'] = 'b\\' + second['file_name']
+    annotations.save()
+    assert 'back slashes' in only(errors(detection), 'images-missing')
+
+
+def test_a_set_without_labels_beside_one_with(detection, annotations, coco):
+    """As SoftTeacher trains: a part of the data has images only."""
+    labelled = detection.train_dataloader.dataset
+    unlabelled = json.loads(json.dumps(dict(annotations)))
+    unlabelled['annotations'] = []
+    (coco / 'annotations' / 'unlabelled.json').write_text(json.dumps(unlabelled))
+    pipeline = [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadEmptyAnnotations'),
+        dict(
+            type='MultiBranch',
+            branch_field=['unsup_teacher'],
+            unsup_teacher=[dict(type='PackDetInputs')],
+        ),
+    ]
+    other = {**labelled, 'ann_file': 'annotations/unlabelled.json', 'pipeline': pipeline}
+    other['filter_cfg'] = dict(filter_empty_gt=False)
+    detection.train_dataloader.dataset = dict(type='ConcatDataset', datasets=[labelled, other])
+    assert not warnings(detection)

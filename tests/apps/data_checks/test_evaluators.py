@@ -1,6 +1,7 @@
 """What the checks say about splits and evaluators that do not belong together."""
 
 import json
+import shutil
 
 import pytest
 from mmengine.registry import METRICS
@@ -88,3 +89,38 @@ def test_evaluators_whose_types_are_classes(detection, segmentation, truth):
     only(errors(detection, EVERY), 'evaluator-fields')
     segmentation.val_evaluator.ignore_index = 250
     only(warnings(segmentation, ('train', 'val')), 'evaluator-ignore-index')
+
+
+def test_annotations_that_the_data_set_drops_count_as_missed(detection, truth):
+    change(truth, lambda annotation: annotation.update(area=annotation['id'] % 3))
+    text = only(warnings(detection, ('train', 'val')), 'annotations-dropped')
+    assert text.endswith('val_evaluator reads them from the file, and AP counts them as missed')
+    detection.val_evaluator.ann_file = None  # the annotations of the data set
+    text = only(warnings(detection, ('train', 'val')), 'annotations-dropped')
+    assert 'missed' not in text
+
+
+def test_outlines_with_which_the_evaluation_fails(detection, truth):
+    change(truth, lambda annotation: annotation.update(segmentation=[[1, 1, 5, 5]]))
+    for split in ('val', 'test'):
+        detection[f'{split}_dataloader'].dataset.pipeline[2].with_mask = False
+    only(errors(detection, ('train', 'val')), 'evaluator-outlines')
+    detection.val_evaluator.metric = 'bbox'
+    assert not warnings(detection, ('train', 'val'))
+
+
+def test_two_data_sets_and_the_file_of_one(detection, truth):
+    first = detection.val_dataloader.dataset
+    shutil.copy(truth, truth.parent / 'copy.json')
+    second = {**first, 'ann_file': 'annotations/copy.json'}
+    detection.val_dataloader.dataset = dict(type='ConcatDataset', datasets=[first, second])
+    text = only(warnings(detection, ('val',)), 'evaluator-sets')
+    assert text.startswith('val_evaluator: 2 data sets in val_dataloader, of which 4 images share')
+    assert 'MultiDatasetsEvaluator' in text
+    metric = detection.val_evaluator
+    detection.val_evaluator = [metric, metric]
+    assert [name for name, _ in warnings(detection, ('val',))] == ['evaluator-sets'] * 2
+    detection.val_evaluator = dict(
+        type='MultiDatasetsEvaluator', metrics=[metric, metric], dataset_prefixes=['a', 'b']
+    )
+    assert not warnings(detection, ('val',))

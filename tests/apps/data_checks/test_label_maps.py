@@ -56,13 +56,18 @@ def test_a_label_more_than_there_are_classes(binary, maps):
     change(maps, lambda labels: labels * 2, count=1)
     text = only(errors(binary), 'map-labels')
     assert text.endswith(f'(1): {min(maps.iterdir())} (label 2)')
+    assert 'reduce_zero_label=True' in text
+    change(maps, lambda labels: labels * 2, count=1)
+    text = only(errors(binary), 'map-labels')
+    assert text.endswith(f'(1): {min(maps.iterdir())} (label 4)')
+    assert 'reduce_zero_label=True' not in text
 
 
 @pytest.mark.parametrize('whole', [False, True])
 def test_masks_of_0_and_255(whole, binary, maps):
     assert not warnings(binary, whole=whole)
     change(maps, lambda labels: labels * 255)
-    assert '255 is no label' in only(warnings(binary, whole=whole), 'one-class')
+    assert '255 is no label' in only(errors(binary, whole=whole), 'nothing-to-learn')
 
 
 def test_reduce_zero_label_where_labels_start_at_0(binary):
@@ -71,7 +76,7 @@ def test_reduce_zero_label_where_labels_start_at_0(binary):
     for step in dataset.pipeline:
         if step.type == 'LoadAnnotations':
             step.reduce_zero_label = True
-    assert 'set it to False' in only(warnings(binary), 'one-class')
+    assert 'set it to False' in only(errors(binary), 'nothing-to-learn')
 
 
 def test_a_rare_class_is_looked_for_in_all_label_maps(binary, maps, monkeypatch):
@@ -226,3 +231,18 @@ def test_images_with_another_suffix(segmentation, ade):
 def test_padding_to_many_times_the_pixels(segmentation):
     segmentation.model.data_preprocessor.size = (512, 512)
     assert 'got 512 x 512' in only(warnings(segmentation), 'padding')
+
+
+def test_label_maps_in_a_lossy_format(binary, maps):
+    for path in list(maps.iterdir()):
+        labels = np.array(Image.open(path))
+        Image.fromarray(labels).save(path.with_suffix('.jpg'), quality=100)
+        path.unlink()
+    binary.train_dataloader.dataset.seg_map_suffix = '.jpg'
+    assert 'write PNG' in only(errors(binary), 'map-labels')
+    for path in list(maps.iterdir()):
+        Image.new('L', (96, 80)).save(path)
+    labels = np.zeros((80, 96), np.uint8)
+    labels[:40] = 1
+    Image.fromarray(labels).save(path, quality=100)
+    only(warnings(binary), 'map-lossy')

@@ -7,7 +7,7 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmpola.apps.data_checks import check_data
-from tests.helpers.refusals import errors, only
+from tests.helpers.refusals import errors, only, warnings
 
 BCCD = {'train': (205, 2805), 'val': (87, 1138), 'test': (72, 945)}
 """Images and boxes of the published splits."""
@@ -77,7 +77,7 @@ def test_one_class_name_in_another_case(bccd):
     for split in BCCD:
         bccd[f'{split}_dataloader'].dataset.metainfo.classes = ('RBC', 'WBC', 'platelets')
     (text,) = [one.text for one in check_data(bccd).found if one.name == 'absent-classes']
-    assert text.endswith('the annotations have Platelets, RBC, WBC (1): platelets')
+    assert text.endswith('the annotations have Platelets (1): platelets')
 
 
 def write_voc(root, difficult):
@@ -120,3 +120,52 @@ def test_an_image_that_does_not_exist(tiny_config, tmp_path):
     assert check_data(cfg, ('train',)).sets[0].labels.total == 3
     (root / 'JPEGImages/b.jpg').rename(root / 'JPEGImages/b.JPG')
     assert only(errors(cfg), 'images-missing').endswith(f'(1): {root}/JPEGImages/b.jpg')
+
+
+@pytest.fixture
+def voc(tiny_config, tmp_path):
+    """A data set of three images, and a config that trains on it."""
+    write_voc(tmp_path / 'voc', difficult=0)
+    cfg = with_voc(Config.fromfile(tiny_config), tmp_path / 'voc', ('cat', 'dog'), ('train',))
+    return tmp_path / 'voc', cfg
+
+
+def change(root, old, new, names='abc'):
+    """Replace text in the annotations of images."""
+    for name in names:
+        path = root / f'Annotations/{name}.xml'
+        path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ('old', 'new', 'field'),
+    [
+        ('<difficult>0', '<difficult>Unspecified', 'difficult: "Unspecified" is no number'),
+        ('<xmin>3', '<xmin>', 'xmin: "None" is no number'),
+        ('<width>60', '<width>60.0', 'width: "60.0" is no number'),
+    ],
+)
+def test_fields_that_are_no_numbers(old, new, field, voc):
+    root, cfg = voc
+    change(root, old, new, names='bc')
+    text = only(errors(cfg), 'unreadable')
+    assert f'(2): {root}/Annotations/b.xml ({field})' in text
+
+
+def test_a_blank_behind_the_name_of_a_class(voc):
+    root, cfg = voc
+    change(root, '<name>cat', '<name>dog', names='ab')
+    change(root, '<name>dog', '<name>cat', names='b')
+    assert not warnings(cfg)
+    change(root, 'cat<', 'cat <', names='c')
+    checked = check_data(cfg, ('train',))
+    assert ', 1 objects of other classes (cat ), ' in checked.lines()[0]
+    (one,) = checked.found
+    assert one.name == 'classes-spelling'
+    assert f'first in {root}/Annotations/c.xml' in one.text
+
+
+def test_a_list_of_images_from_windows(voc):
+    root, cfg = voc
+    (root / 'ImageSets/Main/train.txt').write_text('day\\a\nday\\b\n')
+    assert 'back slashes' in only(errors(cfg), 'unreadable')

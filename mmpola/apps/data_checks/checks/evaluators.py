@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmpola.apps.data_checks.checks.objects import short_outlines
 from mmpola.apps.data_checks.read import PIXELS, Data
-from mmpola.apps.data_checks.table import ERROR, EVALUATORS, WARNING, Run, check
+from mmpola.apps.data_checks.table import ERROR, EVALUATORS, WARNING, Run, check, some
 from mmpola.config_contents import evaluators, head_ignore_index, type_name
 from mmpola.messages import listed
 
@@ -46,15 +48,60 @@ def evaluator_file(run: Run) -> Iterator[str]:
             )
 
 
+@check('evaluator-sets', WARNING, EVALUATORS)
+def evaluator_sets(run: Run) -> Iterator[str]:
+    """A metric reads the file of one of several data sets, or their images share ids."""
+    for split in run.splits:
+        of_split = [data for data in run.sets if split in data.splits]
+        whole = run.cfg.get(f'{split}_evaluator')
+        kind = type_name(whole.get('type')) if isinstance(whole, dict) else ''
+        if len(of_split) < 2 or kind == 'MultiDatasetsEvaluator':
+            continue
+        ids: Counter[Any] = Counter()
+        for data in of_split:
+            ids.update(data.ids - {None})
+        shared = sum(count > 1 for count in ids.values())
+        for key, evaluator in evaluators(run.cfg, split):
+            reads_ids = 'Coco' in type_name(evaluator.get('type'))
+            if evaluator.get('ann_file') or (reads_ids and shared):
+                yield (
+                    f'{key}: {len(of_split)} data sets in {split}_dataloader, of which {shared} '
+                    f'images share an id with another, and ann_file={evaluator.get("ann_file")}: '
+                    "predictions for one are compared with another's annotations; use type="
+                    "'MultiDatasetsEvaluator' with a metric and a prefix for each"
+                )
+
+
+@check('evaluator-outlines', ERROR, EVALUATORS)
+def evaluator_outlines(run: Run) -> Iterator[str]:
+    """Outlines have fewer than three points, of which pycocotools makes an error after an epoch."""
+    for _, evaluator, _, coco in with_file(run):
+        if 'segm' in metrics_of(evaluator):
+            yield from some(
+                f'{evaluator["ann_file"]}: ids of annotations with a polygon of fewer than three '
+                'points, or an odd number of values, with which the evaluation of masks fails or '
+                'counts less',
+                short_outlines(coco),
+            )
+
+
+def metrics_of(evaluator: dict[str, Any]) -> list[str]:
+    """List the metrics of an evaluator in COCO's way; none of others."""
+    if not type_name(evaluator.get('type')).endswith('CocoMetric'):
+        return []
+    metrics = evaluator.get('metric') or 'bbox'
+    return [metrics] if isinstance(metrics, str) else list(metrics)
+
+
 @check('evaluator-fields', ERROR, EVALUATORS)
 def evaluator_fields(run: Run) -> Iterator[str]:
     """Annotations have no field that pycocotools reads in an evaluation."""
     for _, evaluator, _, coco in with_file(run):
-        if not type_name(evaluator.get('type')).endswith('CocoMetric'):
+        metrics = metrics_of(evaluator)
+        if not metrics:
             continue
         fields = {'iscrowd': 0, 'area': 'width times height of the box'}
-        metrics = evaluator.get('metric') or 'bbox'
-        if 'segm' in ([metrics] if isinstance(metrics, str) else metrics):
+        if 'segm' in metrics:
             fields['segmentation'] = "the outline, or leave 'segm' out of the evaluator's metric"
         for field, remedy in fields.items():
             count = sum(field not in annotation for annotation in coco.anns.values())

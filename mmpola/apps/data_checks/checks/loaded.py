@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from mmpola.apps.data_checks.checks.files import other_names
-from mmpola.apps.data_checks.read import INSTANCES, PIXELS, Data
+from mmpola.apps.data_checks.checks.files import one_folder_too_deep, other_names
+from mmpola.apps.data_checks.read import INSTANCES, PIXELS, SAMPLES, Data
 from mmpola.apps.data_checks.table import ERROR, IN_TRAINING, SAMPLE, WARNING, check, some
 from mmpola.apps.image_reader import FIRST_IMAGES, channels_note, sixteen_bits_note
 from mmpola.config_contents import head_ignore_index, input_channels
@@ -73,6 +73,27 @@ def map_bits(data: Data) -> Iterator[str]:
     )
 
 
+@check('map-lossy', WARNING, SAMPLE)
+def map_lossy(data: Data) -> Iterator[str]:
+    """Label maps are JPEG files, which change the numbers beside each border."""
+    if is_lossy(data):
+        yield (
+            f'{data.place}: label maps with the suffix {data.dataset.seg_map_suffix}: JPEG is '
+            'lossy and changes the numbers of the classes beside each border; write them as PNG, '
+            'from the original'
+        )
+
+
+LOSSY = ('.jpg', '.jpeg', '.jpe', '.jfif')
+"""Suffixes of formats that do not keep each pixel."""
+
+
+def is_lossy(data: Data) -> bool:
+    """Whether the numbers of the classes are read from files in a lossy format."""
+    suffix = str(getattr(data.dataset, 'seg_map_suffix', '')).lower()
+    return suffix in LOSSY and data.loaded.maps_are_bytes and data.labels.unit == PIXELS
+
+
 @check('map-labels', ERROR, SAMPLE)
 def map_labels(data: Data) -> Iterator[str]:
     """Label maps have numbers that are no class."""
@@ -84,7 +105,9 @@ def map_labels(data: Data) -> Iterator[str]:
         f'{len(data.classes)} classes (reduce_zero_label={bool(first)}) and {ignored} for no label '
         '(model.decode_head.ignore_index)'
     )
-    if not first:
+    if is_lossy(data):
+        rule += f'; {data.dataset.seg_map_suffix} is a lossy format: write PNG, from the original'
+    elif not first and data.loaded.strange == [len(data.classes)]:
         rule += '; files that number the classes from 1 need reduce_zero_label=True'
     unread = getattr(data.dataset, 'ignore_index', ignored)
     if unread != ignored:
@@ -113,28 +136,41 @@ def objects_ignored(data: Data) -> Iterator[str]:
         )
 
 
+@check('nothing-to-learn', IN_TRAINING, SAMPLE)
+def nothing_to_learn(data: Data) -> Iterator[str]:
+    """All images or pixels are of one class: a model that says nothing else is right."""
+    if data.labels.unit in (PIXELS, SAMPLES) and data.classes and not data.loaded.faults:
+        yield from filter(None, [class_shortage(data)])
+
+
 @check('one-class', WARNING, SAMPLE)
 def one_class(data: Data) -> Iterator[str]:
-    """Only one of several classes occurs."""
+    """Objects of only one of several classes occur."""
+    is_asked = data.labels.unit == INSTANCES and data.is_trained and data.labels.total
+    if is_asked and len(data.labelled) > 1:
+        yield from filter(None, [class_shortage(data)])
+
+
+def class_shortage(data: Data) -> str | None:
+    """Describe a data set in which fewer than two classes occur; None if there are more."""
     labels = data.labels
     occurring = [name for label, name in enumerate(data.labelled) if labels.numbers[label]]
-    is_asked = labels.unit and (data.is_trained or labels.unit == PIXELS)
-    if len(data.labelled) < 2 or len(occurring) > 1 or not is_asked or nothing_left(data):
-        return
+    if len(occurring) > 1:
+        return None
     total = labels.total + labels.ignored
     share = labels.total / max(1, total)
     text = (
-        f'{data.place}: expected labels of at least 2 of {len(data.labelled)} classes, got '
-        f'{listed(occurring) or "none"} ({share:.1%} of the {labels.unit}, the others are ignored)'
+        f'{data.place}: expected labels of at least 2 classes, got {listed(occurring) or "none"} '
+        f'of {len(data.labelled)} ({share:.1%} of the {labels.unit}, the others are ignored)'
     )
     if labels.unit != PIXELS:
-        text += other_names(data)
+        text += other_names(data) + one_folder_too_deep(data)
     elif reduces_zero(data):
         text += '; reduce_zero_label takes label 0 away: set it to False if it is a class'
     else:
         last = len(data.classes) - 1
         text += f'; label maps hold the numbers 0 … {last} of the classes, 255 is no label'
-    yield text
+    return text
 
 
 @check('absent-classes', WARNING, SAMPLE)
@@ -147,11 +183,6 @@ def absent_classes(data: Data) -> Iterator[str]:
     is_asked = data.is_trained and data.counted == data.images and total >= enough
     if is_asked and len(data.labelled) - len(absent) > 1:
         yield from some(f'{data.place}: classes without {labels.unit}{other_names(data)}', absent)
-
-
-def nothing_left(data: Data) -> bool:
-    """Whether `objects_ignored` says that there is nothing to learn from."""
-    return data.labels.unit == INSTANCES and data.labels.ignored > 0 and not data.labels.total
 
 
 @check('padding', WARNING, SAMPLE)

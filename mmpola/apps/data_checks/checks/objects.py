@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from mmpola.apps.data_checks.checks.files import other_names
-from mmpola.apps.data_checks.read import INSTANCES, Data, steps_of
+from mmpola.apps.data_checks.read import INSTANCES, Data, loads_masks, steps_of
 from mmpola.apps.data_checks.table import DATA, ERROR, IN_TRAINING, WARNING, check, some
 from mmpola.messages import listed
 
@@ -17,6 +18,9 @@ ROUNDING = 1
 
 MANY = 0.1
 """Something is wrong with all boxes if more than this share of them leaves its image."""
+
+HALF = 0.5
+"""Area that an outline and its box have at least in common, as a share of both together."""
 
 FARTHEST = 10
 """Coordinates of polygons may be this many times the longer side of their image.
@@ -45,6 +49,11 @@ def no_objects(data: Data) -> Iterator[str]:
     if labels.unit != INSTANCES or labels.total or 'LoadEmptyAnnotations' in steps:
         return
     reason = f'none of them is of {listed(data.classes)}{other_names(data)}'
+    if data.seen.dropped:
+        causes = Counter(dropped.cause for dropped in data.seen.dropped)
+        found = listed(f'{cause}: {count}' for cause, count in causes.items())
+        count = len(data.seen.dropped)
+        reason = f'{count} of {data.seen.annotations} are dropped ({found}){other_names(data)}'
     if labels.ignored:
         reason = (
             f'all {labels.ignored} are ignored (iscrowd, ignore or difficult is 1); set it to 0 '
@@ -88,6 +97,67 @@ def boxes_outside(data: Data) -> Iterator[str]:
             f'{data.place}: {leaving} of {len(box)} boxes leave their image: are they x1, y1, x2, '
             "y2? COCO's are x, y, width, height"
         )
+
+
+@check('outlines-beside', WARNING, DATA)
+def outlines_beside(data: Data) -> Iterator[str]:
+    """Many outlines do not fit their boxes: x and y exchanged, or another resolution."""
+    objects = data.instances
+    chosen = objects.has_box & objects.outline.any(1)
+    chosen &= np.isfinite(objects.outline).all(1) & np.isfinite(objects.box).all(1)
+    box = objects.box[chosen]
+    outline = objects.outline[chosen]
+    first = np.maximum(box[:, :2], outline[:, :2])
+    last = np.minimum(box[:, 2:], outline[:, 2:])
+    shared = np.maximum(last - first, 0).prod(1)
+    either = (box[:, 2:] - box[:, :2]).prod(1) + (outline[:, 2:] - outline[:, :2]).prod(1) - shared
+    beside = shared < HALF * either
+    if beside.sum() > MANY * len(box) and not any(boxes_outside(data)):
+        yield (
+            f'{data.place}: {beside.sum()} of {len(box)} outlines do not fit their boxes (less '
+            'than half in common): are they y, x, or in pixels of another resolution? '
+            'Outlines are x1, y1, x2, y2, …'
+        )
+
+
+@check('outlines-flat', ERROR, DATA)
+def outlines_flat(data: Data) -> Iterator[str]:
+    """Outlines are lists of numbers, instead of lists of polygons."""
+    flat = []
+    annotations = data.raw.anns.values() if data.raw is not None else ()
+    for annotation in annotations if loads_masks(data.dataset) else ():
+        polygons = annotation.get('segmentation')
+        if isinstance(polygons, list) and not all(isinstance(one, list) for one in polygons):
+            flat.append(annotation.get('id'))
+    yield from some(
+        f'{data.place}: ids of annotations whose segmentation is [x1, y1, …], but not [[x1, y1, '
+        '…], …], a list of polygons',
+        flat,
+    )
+
+
+@check('outlines-short', WARNING, DATA)
+def outlines_short(data: Data) -> Iterator[str]:
+    """Outlines have fewer than three points: training ignores their objects."""
+    if data.is_trained and loads_masks(data.dataset):
+        yield from some(
+            f'{data.place}: ids of annotations with a polygon of fewer than three points, or an '
+            'odd number of values; training ignores objects that have no other',
+            short_outlines(data.raw),
+        )
+
+
+def short_outlines(coco: Any) -> list[Any]:
+    """List the ids of annotations with a polygon that is none, in a file in COCO layout."""
+    found = []
+    for annotation in coco.anns.values() if coco is not None else ():
+        polygons = annotation.get('segmentation')
+        if not isinstance(polygons, list) or annotation.get('iscrowd'):
+            continue
+        sizes = [len(polygon) for polygon in polygons if isinstance(polygon, list)]
+        if any(size < 6 or size % 2 for size in sizes):
+            found.append(annotation.get('id'))
+    return found
 
 
 @check('masks-missing', ERROR, DATA)
