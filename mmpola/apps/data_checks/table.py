@@ -15,7 +15,7 @@ from torch import nn
 
 from mmpola.apps.data_checks.read import Data
 from mmpola.config_contents import skipped_checks
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, first_line, listed
 
 ERROR = 'error'
 WARNING = 'warning'
@@ -91,7 +91,10 @@ def check(name: str, level: str, asked: int) -> Callable[[Ask], Ask]:
 
 
 def ask(asked: int, subject: Run | Data, skip: Sequence[str]) -> list[Found]:
-    """Ask all checks of a kind but those to skip; return what they find."""
+    """Ask all checks of a kind but those to skip; return what they find.
+
+    A check that fails itself, for content that nobody has thought of, is a warning.
+    """
     found = []
     for one in CHECKS.values():
         if one.asked != asked or one.name in skip:
@@ -99,7 +102,11 @@ def ask(asked: int, subject: Run | Data, skip: Sequence[str]) -> list[Found]:
         level = one.level
         if level == IN_TRAINING:
             level = ERROR if isinstance(subject, Data) and subject.is_trained else WARNING
-        found += [Found(one.name, level, text) for text in one.ask(subject)]
+        try:
+            found += [Found(one.name, level, text) for text in one.ask(subject)]
+        except Exception as error:
+            text = f'this check fails itself, please report it: {first_line(error)}'
+            found.append(Found(one.name, WARNING, text))
     return found
 
 

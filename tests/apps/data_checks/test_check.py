@@ -344,3 +344,12 @@ def test_images_are_evaluated_at_another_size(kind, scale, request):
             step.scale = scale
     text = only(warnings(cfg, ('train', 'val')), 'image-scale')
     assert text.startswith('val_dataloader: whole images are resized to ')
+
+
+def test_a_check_that_fails_itself_stops_nothing(detection, monkeypatch):
+    def fail(data):
+        """Fail."""
+        raise KeyError('area')
+
+    monkeypatch.setitem(CHECKS, 'suffix', CHECKS['suffix']._replace(ask=fail))
+    assert "KeyError: 'area'" in only(warnings(detection), 'suffix')
