@@ -310,11 +310,36 @@ def test_validation_on_images_of_training(colours, tmp_path):
     shutil.copy(source, data / 'val/green/other.png')
     text = only(warnings(cfg, splits), 'same-images')
     assert text.startswith('val_dataloader: 1 of 10 images are in train_dataloader too (')
+    Image.open(data / 'train/green/0.png').point(lambda v: v + 1).save(data / 'val/green/0.png')
+    text = only(warnings(cfg, splits), 'same-images')
+    assert text.startswith('val_dataloader: 2 of 10 images are in train_dataloader too (')
     cfg.val_dataloader.dataset.root = str(data / 'train')
     assert 'val_dataloader: 24 of 24 images' in only(warnings(cfg, splits), 'same-images')
     (data / 'link').symlink_to(data / 'train')
     cfg.val_dataloader.dataset.root = str(data / 'link')
     assert 'val_dataloader: 24 of 24 images' in only(warnings(cfg, splits), 'same-images')
+
+
+def test_a_photograph_that_was_stored_anew_is_the_same(detection, coco):
+    """As in the exports of Roboflow, whose names end with another number in each."""
+    detection.val_dataloader.dataset.data_root = f'{coco}/'
+    detection.val_evaluator.ann_file = f'{coco}/annotations/instances_val2017.json'
+    assert not warnings(detection, ('train', 'val'))
+    files = {}
+    for split in ('train', 'val'):
+        path = coco / f'annotations/instances_{split}2017.json'
+        content = json.loads(path.read_text())
+        image = content['images'][0]
+        files[split] = coco / f'{split}2017/day_jpg.rf.{split}.jpg'
+        image['file_name'] = files[split].name
+        path.write_text(json.dumps(content))
+    photograph = Image.open(coco / 'train2017/000000000001.jpg')
+    photograph.save(files['train'], quality=95)
+    photograph.save(files['val'], quality=60)
+    text = only(warnings(detection, ('train', 'val')), 'same-images')
+    assert text.startswith('val_dataloader: 1 of 4 images')
+    photograph.rotate(180).save(files['val'])
+    assert not warnings(detection, ('train', 'val'))
 
 
 @pytest.mark.parametrize('kind', ['detection', 'segmentation'])

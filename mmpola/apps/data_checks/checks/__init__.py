@@ -6,7 +6,8 @@ from mmpola.apps.data_checks.checks import (  # noqa: I001  the order of the tab
     objects,
     loaded,
     splits,
+    copies,
     evaluators,
 )
 
-__all__ = ['config', 'evaluators', 'files', 'loaded', 'objects', 'splits']
+__all__ = ['config', 'copies', 'evaluators', 'files', 'loaded', 'objects', 'splits']

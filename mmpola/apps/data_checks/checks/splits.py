@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import filecmp
-import functools
 import io
 import math
-import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from mmengine.registry import DATASETS
 
@@ -22,7 +18,7 @@ from mmpola.config_contents import (
     nodes,
     predicted_classes,
 )
-from mmpola.messages import first_line, listed
+from mmpola.messages import first_line
 
 
 @check('class-count', ERROR, SPLITS)
@@ -47,65 +43,6 @@ def class_lists(run: Run) -> Iterator[str]:
         problem = class_list_problem(first.classes, first.loader, data.classes, where)
         if problem is not None:
             yield problem
-
-
-@check('same-images', WARNING, SPLITS)
-def same_images(run: Run) -> Iterator[str]:
-    """Validation or test reads photographs that training learns from."""
-    trained = [data for data in run.sets if data.is_trained]
-    for data in run.sets:
-        evaluated = [split for split in data.splits if split != 'train']
-        if not trained or not evaluated:
-            continue
-        shared = list(data.names)
-        if not data.is_trained:
-            names = [name for one in trained for name in one.names]
-            shared = images_among(data.names, names, run.whole)
-        if shared and all(isinstance(name, str) for name in shared):
-            yield (
-                f'{evaluated[0]}_dataloader: {len(shared)} of {data.images} images are in '
-                f'train_dataloader too ({listed(shared, 3)}): a model is not judged by what it '
-                'was trained on'
-            )
-
-
-MANY_IMAGES = 20_000
-"""Of more images, the quick check compares the paths only: a network's disk takes minutes."""
-
-MIDDLE = 65_536
-"""Bytes in the middle of files of one size that are compared before whole files are."""
-
-
-def images_among(names: Sequence[Any], others: Sequence[Any], whole: bool) -> list[str]:
-    """Return the images that are among others: the same file, or the same content."""
-    folder_of = functools.lru_cache(maxsize=None)(os.path.realpath)
-
-    def real(path: str) -> str:
-        return os.path.join(folder_of(os.path.dirname(path)), os.path.basename(path))
-
-    own = [name for name in names if isinstance(name, str)]
-    known = {real(name) for name in others if isinstance(name, str)}
-    found = [name for name in own if real(name) in known]
-    if found or (len(own) + len(known) > MANY_IMAGES and not whole):
-        return found
-    by_size: dict[int, list[str]] = {}
-    for path in known:
-        if os.path.isfile(path):
-            by_size.setdefault(os.path.getsize(path), []).append(path)
-    middles = functools.lru_cache(maxsize=None)(middle_of)
-    for name in own:
-        size = os.path.getsize(name) if os.path.isfile(name) else -1
-        alike = [path for path in by_size.get(size, ()) if middles(path) == middles(name)]
-        if any(filecmp.cmp(name, path, shallow=False) for path in alike):
-            found.append(name)
-    return found
-
-
-def middle_of(path: str) -> int:
-    """Return a hash of the bytes in the middle of a file."""
-    with open(path, 'rb') as file:
-        file.seek(max(0, os.path.getsize(path) - MIDDLE) // 2)
-        return hash(file.read(MIDDLE))
 
 
 @check('image-scale', WARNING, SPLITS)
