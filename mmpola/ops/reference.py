@@ -113,6 +113,11 @@ def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequen
         weight = torch.cat([weight] * heads)
         if bias is not None:
             bias = torch.cat([bias] * heads)
+    # Inductor (torch 2.11) fails if a bias that is concatenated in the graph goes into a
+    # convolution of symbolic size.
+    is_separate = is_traced() and heads > 1 and bias is not None
     padding = (weight.shape[2] // 2, weight.shape[3] // 2)
-    mixed = F.conv2d(maps, weight, bias, padding=padding, groups=channels)
+    mixed = F.conv2d(maps, weight, None if is_separate else bias, padding=padding, groups=channels)
+    if is_separate and bias is not None:
+        mixed = mixed + bias.view(-1, 1, 1)
     return mixed.flatten(2).transpose(1, 2)

@@ -1,10 +1,12 @@
 """`mix_and_gate` (E14): the reference compared with loops, its gradients and its errors."""
 
 import re
+import shutil
 from math import prod
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from mmpola.ops import mix_and_gate
 from mmpola.ops.reference import convolve_tokens
@@ -127,6 +129,25 @@ def test_a_kernel_for_every_channel_is_not_copied():
     with Launches() as launches:
         convolve_tokens(x, conv.weight, conv.bias, (4, 5))
     assert launches == ['convolution']
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which('g++') is None, reason='Inductor needs a compiler of C++')
+def test_inductor_compiles_it_for_maps_of_any_size():
+    """With kernels and a bias that heads share, and tokens that are a slice of a projection."""
+    projection, kernel, bias = torch.randn(24, 8), torch.randn(4, 1, 3, 3), torch.randn(4)
+
+    def run(x):
+        tokens = F.linear(x.flatten(2).transpose(1, 2), projection)
+        attended, values, gate = tokens.chunk(3, dim=-1)
+        heads = (attended.unflatten(-1, (2, -1)), values.unflatten(-1, (2, -1)))
+        return mix_and_gate(*heads, gate, kernel, bias, (x.shape[2], x.shape[3]))
+
+    torch.compiler.reset()
+    compiled = torch.compile(run, dynamic=True, fullgraph=True)
+    for size in [(6, 5), (8, 9)]:
+        x = torch.randn(2, 8, *size)
+        torch.testing.assert_close(compiled(x), run(x))
 
 
 @pytest.mark.parametrize(
