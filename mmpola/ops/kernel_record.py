@@ -72,12 +72,29 @@ def read_record(key: dict[str, str]) -> list[dict[str, Any]] | None:
     for folder in (None, SHIPPED):
         try:
             content = json.loads(record_path(key, folder).read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
-        if isinstance(content, dict) and content.get('key') == key:
-            rows: list[dict[str, Any]] = content['rows']
+        if not isinstance(content, dict) or content.get('key') != key:
+            continue
+        rows = content.get('rows')
+        if isinstance(rows, list) and all(is_row(row) for row in rows):
             return rows
     return None
+
+
+def is_row(row: Any) -> bool:
+    """Whether a row of a record has every value that is read, of its type."""
+    if not isinstance(row, dict):
+        return False
+    texts = (row.get('operator'), row.get('dtype'), row.get('failure'))
+    if type(row.get('head_dim')) is not int or not all(isinstance(text, str) for text in texts):
+        return False
+    if row['failure']:
+        return True  # kernels that are wrong are not timed
+    speedup = row.get('speedup')
+    if not isinstance(speedup, dict) or not speedup:
+        return False
+    return all(isinstance(ratio, (int, float)) for ratio in speedup.values())
 
 
 def distrusted(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:

@@ -131,6 +131,35 @@ def test_a_damaged_record_is_none(content, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    'row',
+    [
+        None,
+        {},
+        {**rows()[0], 'head_dim': [16]},
+        {**rows()[0], 'dtype': None},
+        {**rows()[0], 'failure': None},
+        {**rows()[0], 'speedup': {}},
+        {**rows()[0], 'speedup': {'784': 'fast'}},
+    ],
+)
+def test_a_record_with_a_malformed_row_is_none(row, monkeypatch):
+    kernels = Kernels(monkeypatch)
+    write_record([row, *rows()[1:]])
+    attend()
+    mix()
+    assert kernels.runs == 0
+
+
+def test_a_record_whose_rows_are_no_list_is_none(monkeypatch):
+    kernels = Kernels(monkeypatch)
+    for found in (None, {}, 3):
+        write_record(found)
+        kernel_record.rows_by_case.cache_clear()
+        attend()
+    assert kernels.runs == 0
+
+
+@pytest.mark.parametrize(
     ('changed', 'reason'),
     [
         ({'failure': 'the error of the output is 3.0 times the budget'}, 'the error of the output'),
