@@ -88,7 +88,7 @@ def _folder() -> Path:
 
 def _refuse_foreign(path: Path) -> None:
     """Raise UsageError if `path` is a file of somebody else."""
-    if path.exists() and not path.read_text().startswith(MARK):
+    if path.exists() and not path.read_bytes().startswith(MARK.encode()):
         raise UsageError(f'{path}: expected a file of mmpola, got another; delete it yourself')
 
 

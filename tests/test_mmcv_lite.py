@@ -82,12 +82,13 @@ def test_a_compiled_mmcv_is_left_alone(site):
     assert files(site) == before
 
 
-def test_the_file_of_somebody_else_is_left_alone(site):
+@pytest.mark.parametrize('content', [b'own = True\n', b'\xff\xfe\x00'], ids=['text', 'no text'])
+def test_the_file_of_somebody_else_is_left_alone(content, site):
     path = site / 'mmcv' / '_ext.py'
-    path.write_text('own = True\n')
+    path.write_bytes(content)
     for function in (mmcv_lite.add_operators, mmcv_lite.remove_operators):
         assert refusal(function).startswith(f'{path}: expected a file of mmpola, got another')
-    assert path.read_text() == 'own = True\n'
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize('writes', [0, 1])
