@@ -23,7 +23,7 @@ from mmengine.utils import get_object_from_string
 from mmpola.commands import missing_config
 from mmpola.config_contents import nodes
 from mmpola.engine.types import library, scope, type_class
-from mmpola.messages import UsageError, first_line
+from mmpola.messages import UsageError, first_line, listed
 from mmpola.side_effects import find_configs_of_mmseg
 
 find_configs_of_mmseg()
@@ -55,6 +55,15 @@ class OptionsAction(DictAction):
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
         """Add the values of `KEY=VALUE …` to the values of earlier occurrences of the option."""
+        for entry in values:
+            key, _, value = entry.partition('=')
+            advice = ''
+            if value == '' or value in ('none', 'null'):
+                advice = f'write {key}=None'
+            elif value.startswith('dict('):
+                advice = f'write one entry for each key: {key}.NAME=VALUE'
+            if advice:
+                parser.error(f'{option_string}: expected KEY=VALUE, got {entry}; {advice}')
         try:
             super().__call__(parser, namespace, values, option_string)
         except (AssertionError, RecursionError, ValueError):
@@ -200,7 +209,8 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
     beside it.
 
     Raises:
-        UsageError: nothing reads an option: its first word is neither MMEngine's nor the file's.
+        UsageError: nothing reads an option: its first word is neither MMEngine's nor the file's;
+            or it names an entry that a list does not have, or sets a key of what is no dict.
     """
     for key in options:
         words = key.split('.')
@@ -216,7 +226,10 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
             )
         for name in _resembled(cfg, words):
             print(f'--cfg-options: {key}: is new; did you mean {name}?')
-    cfg.merge_from_dict(options)
+    try:
+        cfg.merge_from_dict(options)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UsageError(f'--cfg-options: {listed(options)}: {error.args[0]}') from error
 
 
 def _resembled(cfg: Config, words: list[str]) -> list[str]:

@@ -132,6 +132,29 @@ def test_entries_that_cannot_be_read(entry, capsys):
     assert entry in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ('entry', 'advice'),
+    [
+        ('load_from=none', 'write load_from=None'),
+        ('load_from=null', 'write load_from=None'),
+        ('load_from=', 'write load_from=None'),
+        ('model.test_cfg=dict(a=1)', 'write one entry for each key: model.test_cfg.NAME=VALUE'),
+    ],
+)
+def test_entries_in_another_spelling_are_refused_with_the_right_one(entry, advice, capsys):
+    with pytest.raises(SystemExit):
+        parsed(entry)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith(f'got {entry}; {advice}')
+
+
+@pytest.mark.parametrize('entry', ['pipeline.9.scale=1', 'pipeline.x.scale=1'])
+def test_an_index_that_the_list_does_not_have_is_refused(entry, cfg):
+    message = refusal(config.apply_options, cfg, parsed(entry))
+    assert message.startswith(f'--cfg-options: {entry.partition("=")[0]}: ')
+    assert '\n' not in message
+
+
 def test_a_variable_of_the_file_is_named(tmp_path, capsys):
     text = "root = 'a'\ntrain_dataloader = dict(dataset=dict(root=root))\n"
     options = ('root=b', 'train_dataloader.dataset.type=C')
