@@ -47,3 +47,11 @@ def any_process(condition: bool) -> bool:
     flag = torch.tensor(int(condition), device=get_device())
     all_reduce(flag, op='max')
     return bool(flag)
+
+
+def is_killed_worker(error: BaseException) -> bool:
+    """Whether an exception is torch's report that a worker of a loader has died.
+
+    A signal handler raises it, so it interrupts whatever the main process is doing.
+    """
+    return isinstance(error, RuntimeError) and str(error).startswith('DataLoader worker (pid')

@@ -13,6 +13,7 @@ from mmengine.visualization import LocalVisBackend
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.curves import draw_curves
 from mmpola.engine.loops import VALIDATION_DUE
+from mmpola.engine.processes import is_killed_worker
 from mmpola.engine.seeding import unchanged_generators
 from mmpola.messages import first_line, info
 
@@ -50,6 +51,8 @@ class CurvesHook(Hook):
                 try:
                     continue_scalars(runner, backend)
                 except Exception as error:
+                    if is_killed_worker(error):
+                        raise
                     info(f'scalars.json: not continued ({first_line(error)}); training goes on')
 
     def after_val_epoch(self, runner: Any, metrics: dict[str, float] | None = None) -> None:
@@ -71,6 +74,8 @@ class CurvesHook(Hook):
             with unchanged_generators():
                 write_atomically(path, draw_scalars(runner))
         except Exception as error:
+            if is_killed_worker(error):
+                raise
             info(f'{path}: not drawn ({first_line(error)}); training goes on')
 
 

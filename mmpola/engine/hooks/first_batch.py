@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.batch_picture import draw_batch, jpeg
+from mmpola.engine.processes import is_killed_worker
 from mmpola.engine.seeding import unchanged_generators
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import first_line, info
@@ -52,6 +53,8 @@ class FirstBatchHook(Hook):
                     picture = draw_batch(batch, preprocessor, dataset)
                     write_atomically(path, jpeg(picture))
             except Exception as error:  # visualizers and data sets raise exceptions of any type
+                if is_killed_worker(error):
+                    raise
                 info(f'{path}: not drawn ({first_line(error)}); training goes on')
 
         after_preprocessing(runner.model, draw)

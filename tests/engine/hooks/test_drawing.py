@@ -59,6 +59,22 @@ def test_a_picture_that_fails_is_one_line(tiny_config, tmp_path, monkeypatch, ca
     assert (work / 'epoch_1.pth').exists()
 
 
+@pytest.mark.parametrize('picture', ['first_batch', 'curves'])
+def test_a_killed_worker_is_no_picture_that_fails(picture, tiny_config, tmp_path, monkeypatch):
+    """Torch's signal handler reports it in the middle of whatever runs."""
+
+    def die(*_):
+        raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')
+
+    module, function = {
+        'first_batch': (first_batch, 'draw_batch'),
+        'curves': (curves, 'draw_curves'),
+    }[picture]
+    monkeypatch.setattr(module, function, die)
+    with pytest.raises(RuntimeError, match='killed by signal'):
+        train(tiny_config, tmp_path / 'work', 'train_cfg.max_epochs=1')
+
+
 def test_curves_and_scalars_of_a_resumed_run_are_joined(tiny_config, tmp_path):
     """It resumes from the first of two epochs: the second one's steps must not count twice."""
     work = tmp_path / 'work'
