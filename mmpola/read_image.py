@@ -117,9 +117,26 @@ def _shared(names: Sequence[Any]) -> list[int]:
     return [index for index, name in enumerate(names) if counts[name] > 1]
 
 
-def check_outputs(outputs: Iterable[Path], overwrite: bool) -> None:
-    """Raise UsageError if some of the files that will be written exist, unless `overwrite`."""
-    existing = [output for output in outputs if output.exists()]
+def check_outputs(
+    outputs: Iterable[Path], overwrite: bool, inputs: Iterable[ImageFile] = ()
+) -> None:
+    """Raise UsageError if some of the files that will be written exist, unless `overwrite`.
+
+    Args:
+        outputs: the files.
+        overwrite: whether they may exist.
+        inputs: images that are never overwritten, also not through a link.
+    """
+    outputs = list(outputs)
+    read = {os.path.realpath(image.path) for image in inputs}
+    replaced = [output for output in outputs if os.path.realpath(output) in read]
+    if replaced:
+        raise UsageError(
+            f'--out: expected a folder apart from the images, got one whose results would replace '
+            f'them ({listed(replaced)})'
+        )
+    # Not Path.exists, which raises an error for a name that is too long
+    existing = [output for output in outputs if os.path.lexists(output)]
     if existing and not overwrite:
         raise UsageError(
             f'--out: {len(existing)} of the results exist already ({listed(existing)}); '

@@ -117,3 +117,14 @@ def test_suffixes_of_a_data_set(photos, tmp_path):
     (photos / 'bands.NPY').touch()
     (image,) = find_images([str(photos)], tmp_path / 'out', {'.npy'})
     assert image.path.name == 'bands.NPY'
+
+
+def test_results_never_replace_the_images_through_a_link(photos, tmp_path):
+    out = tmp_path / 'out'
+    out.mkdir()
+    (out / 'vis').symlink_to(photos)
+    (image,) = find_images([str(photos / 'first.jpg')], out)
+    with pytest.raises(UsageError, match='would replace them'):
+        check_outputs([image.output(out / 'vis', '.jpg')], True, [image])
+    check_outputs([image.output(out / 'vis', '.json')], True, [image])
+    check_outputs([out / f'{"x" * 251}.json'], False, [image])  # a name that no file can have

@@ -86,7 +86,7 @@ def main() -> None:
     for image in images:
         outputs.append(image.output(args.out, ''))
         outputs.append(image.output(args.out, '.json'))
-    check_outputs(outputs, args.overwrite)
+    check_outputs(outputs, args.overwrite, images)
 
     counts = analysis.analyze(model, reader, images, args.out, args.points, layers)
     for line in image_lines(cfg, reader.first):

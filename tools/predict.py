@@ -16,8 +16,8 @@ IMAGES are files and folders (searched recursively). For NAME.jpg, DIR contains
 
 with the same subfolders as a given folder. NAME gets the suffix of the image, or the name of its
 folder, where two images would share it. Images are read by the test pipeline of the config, without
-its steps that load annotations; those that it cannot read are named and skipped. The exit status is
-1 if none could be read.
+its steps that load annotations; those that cannot be read, predicted or written are named and
+skipped. The exit status is 1 if all were.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
 from mmpola.kernels import ensure_checked
-from mmpola.messages import UsageError, counted, run_main
+from mmpola.messages import UsageError, counted, first_line, run_main
 from mmpola.read_image import check_outputs, find_images
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     reader = open_reader(cfg)
     images = find_images(args.images, args.out, reader.suffixes)
     outputs = [path for image in images for path in result_files(image, args.out).values()]
-    check_outputs(outputs, args.overwrite)
+    check_outputs(outputs, args.overwrite, images)
     checkpoint = read_checkpoint_for(args.checkpoint, model)
     ensure_checked()
     model = load_model(model, checkpoint).to(args.device)
@@ -89,10 +89,13 @@ def main() -> None:
     for image in tqdm(images, 'predicting', leave=False, disable=None):
         try:
             prediction = predictor(image.path)
+            prediction.write(result_files(image, args.out))
         except UsageError as error:
             tqdm.write(f'skipped: {image.path}: {error}')
             continue
-        prediction.write(result_files(image, args.out))
+        except (OSError, RuntimeError, ValueError) as error:  # a full disk, too few pixels
+            tqdm.write(f'skipped: {image.path}: {first_line(error)}')
+            continue
         done += 1
         if prediction.best_score is not None:
             best_score = max(best_score or 0.0, prediction.best_score)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import json
 from pathlib import Path
@@ -59,15 +61,34 @@ class Prediction(NamedTuple):
     best_score: float | None = None
 
     def write(self, files: dict[str, Path]) -> None:
-        """Write the drawing and the results to what `result_files` returns."""
-        for path in files.values():
-            path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(self.drawing).save(files['.jpg'], quality=95)
+        """Write the drawing and the results to what `result_files` returns: all of them or none.
+
+        Raises:
+            OSError: the disk is full, or a name is too long.
+        """
+        contents = {'.jpg': encoded(self.drawing, 'jpeg', quality=95)}
         for suffix, content in self.results.items():
             if isinstance(content, dict):
-                files[suffix].write_text(json.dumps(content))
+                contents[suffix] = json.dumps(content).encode()
             else:
-                Image.fromarray(content).save(files[suffix])
+                contents[suffix] = encoded(content, 'png')
+        try:
+            for suffix, data in contents.items():
+                files[suffix].parent.mkdir(parents=True, exist_ok=True)
+                files[suffix].unlink(missing_ok=True)  # do not write through a link
+                files[suffix].write_bytes(data)
+        except OSError:
+            for suffix in contents:
+                with contextlib.suppress(OSError):
+                    files[suffix].unlink()
+            raise
+
+
+def encoded(pixels: NDArray[Any], kind: str, **options: Any) -> bytes:
+    """Return the content of an image file of a kind that Pillow knows."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
 
 
 def result_files(image: ImageFile, out: Path) -> dict[str, Path]:
