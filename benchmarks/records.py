@@ -18,12 +18,33 @@ Row = dict[str, Any]
 
 def commit() -> str:
     """Return the measured commit, with '+' if files differ from it; 'unknown' without git."""
-    command = ['git', 'describe', '--always', '--dirty=+', '--abbrev=10']
+    return _git('describe', '--always', '--dirty=+', '--abbrev=10') or 'unknown'
+
+
+def trees(folders: Sequence[str]) -> dict[str, str]:
+    """Return the git tree ids of folders, which name their files also after a rebase.
+
+    An id ends with '+' if files differ from the commit. {} without git.
+    """
+    found = {}
+    for folder in folders:
+        tree = _git('rev-parse', '--short=12', f'HEAD:{folder}')
+        if not tree:
+            return {}
+        changed = _git('status', '--porcelain', '--', folder)
+        found[folder] = tree + '+' * bool(changed)
+    return found
+
+
+def _git(*arguments: str) -> str:
+    """Return what git prints in the repository; '' if it fails or is missing."""
     try:
-        described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ['git', *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
-        return 'unknown'
-    return described.stdout.strip() or 'unknown'
+        return ''
+    return done.stdout.strip()
 
 
 def processor() -> str:

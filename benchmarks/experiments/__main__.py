@@ -5,14 +5,16 @@
     python -m benchmarks.experiments collect
     python -m benchmarks.experiments report
     python -m benchmarks.experiments networks
+    python -m benchmarks.experiments floors
     python -m benchmarks.experiments check-resume
 
 `run` trains and tests what `list` shows, one run after the other, each in a folder of
 work_dirs/experiments. It skips what has finished and continues what was interrupted: after an
 interruption, give the same command again. `collect` writes one JSON file for each finished run to
-benchmarks/results/experiments. `networks` analyzes the attention of the trained networks. `report`
-writes tables and sentences into docs/results.md and README.md, and draws the figures.
-`check-resume` kills one of two equal runs, resumes it and compares the weights.
+benchmarks/results/experiments. `networks` analyzes the attention of the trained networks.
+`floors` measures what a table and a linear model score. `report` writes tables and sentences into
+docs/results.md and README.md, and draws the figures. `check-resume` kills one of two equal runs,
+resumes it and compares the weights.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks.experiments.floors import measure_floors
 from benchmarks.experiments.networks import analyze_networks
 from benchmarks.experiments.plan import EXPERIMENTS, Run, runs_of
 from benchmarks.experiments.report import report
@@ -31,7 +34,7 @@ from benchmarks.experiments.running import is_finished, status, train_and_test
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Run our own experiments', allow_abbrev=False)
-    actions = ('list', 'run', 'collect', 'networks', 'report', 'check-resume')
+    actions = ('list', 'run', 'collect', 'networks', 'floors', 'report', 'check-resume')
     parser.add_argument('action', choices=actions)
     parser.add_argument(
         'experiments',
@@ -85,6 +88,8 @@ def main() -> int:
         return run_all(args)
     if args.action == 'networks':
         analyze_networks(args.runs)
+    if args.action == 'floors':
+        measure_floors()
     if args.action == 'report':
         report()
     if args.action == 'check-resume':

@@ -35,12 +35,15 @@ class Experiment:
         metrics: of the test split. The first one decides which checkpoint is the best on the
             validation split.
         steps: the x axis of the curves: 'epochs' or 'steps'.
+        test_images: number of images of the test split, if the first metric is an accuracy, whose
+            sampling error follows from it. None: the sampling error is not known.
     """
 
     title: str
     variants: dict[str, str]
     metrics: tuple[Metric, ...]
     steps: str = 'steps'
+    test_images: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         },
         metrics=(ACCURACY,),
         steps='epochs',
+        test_images=10_000,
     ),
 }
 

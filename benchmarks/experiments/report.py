@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from statistics import mean
 
+from benchmarks.experiments.floors import load_floors
 from benchmarks.experiments.plan import EXPERIMENTS, Experiment
 from benchmarks.experiments.results import RESULTS, Record, load
 from benchmarks.experiments.tables import (
@@ -99,7 +100,7 @@ def experiment_block(key: str, experiment: Experiment, records: dict[str, Record
         return f'{NOT_RUN.capitalize()}: {listed(list(experiment.variants.values()))}.'
     alternative = f'{experiment.title}: {experiment.metrics[0].title} over {experiment.steps}'
     parts = [
-        table(experiment, records),
+        table(experiment, records, load_floors().get(key, ())),
         verdict(experiment, records),
         f'![{alternative}]({figure_path(key).name})',
         account(experiment, records),

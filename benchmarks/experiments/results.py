@@ -53,12 +53,24 @@ def collect(run: Run, folder: Path) -> Record:
         'cpu_minutes': round(sum(entry['cpu_minutes'] for entry in journal), 1),
         'wall_minutes': round(sum(entry['wall_minutes'] for entry in journal), 1),
         'resumed': len(training) - 1,
-        'commits': sorted({entry['commit'] for entry in journal}),
+        'trees': code_of(journal),
         'started': journal[0]['started'],
         'machine': {key: journal[-1].get(key, '') for key in MACHINE_KEYS},
         'validation': curve,
         'loss': losses[:: math.ceil(len(losses) / LOSSES)],
     }
+
+
+def code_of(journal: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the tree ids of each state of the code that a run used; [] if one is not known."""
+    states: list[dict[str, str]] = []
+    for entry in journal:
+        state = entry.get('trees')  # {} without git
+        if not state:
+            return []
+        if state not in states:
+            states.append(state)
+    return states
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.experiments.plan import Run
 from benchmarks.experiments.results import RESULTS, logged
-from benchmarks.experiments.running import TRAINED, call, start, training_command
-from benchmarks.records import commit
+from benchmarks.experiments.running import CODE, TRAINED, call, start, training_command
+from benchmarks.records import trees
 from mmpola.engine.resume import newest_checkpoint
 
 RUN = Run('segment_pola_swin', 0)
@@ -58,7 +58,7 @@ def check_resume(runs: Path) -> Record:
     record = {
         'run': RUN.name,
         'steps': STEPS,
-        'commit': commit(),
+        'trees': trees(CODE),
         'killed_after_step': killed_at,
         'resumed_from_step': resumed_from(killed),
         'tensors': len(final_state(whole)),

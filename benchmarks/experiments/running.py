@@ -14,8 +14,14 @@ from typing import IO, Any
 import psutil
 
 from benchmarks.experiments.plan import Run
-from benchmarks.records import ROOT, commit, processor
+from benchmarks.records import ROOT, processor, trees
 from mmpola.checkpoint.write import write_atomically
+
+CODE = ('mmpola', 'configs', 'benchmarks/experiments')
+"""Folders whose files make a result; records name their tree ids.
+
+Not the whole folder `benchmarks`, which each result that is committed changes.
+"""
 
 JOURNAL = 'journal.json'
 """In a run's folder: one entry for each time that the run was started."""
@@ -111,7 +117,7 @@ def call(command: list[str], folder: Path) -> int:
     journal = read_journal(folder)
     entry: dict[str, Any] = {
         'script': command[0],
-        'commit': commit(),
+        'trees': trees(CODE),
         'started': time.strftime('%Y-%m-%d %H:%M:%S'),
         'wall_minutes': 0.0,
         'cpu_minutes': 0.0,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
+from collections.abc import Sequence
 from itertools import combinations
 from statistics import mean
 from typing import Any
 
+from benchmarks.experiments.floors import Floor
 from benchmarks.experiments.networks import KINDS, NETWORKS
 from benchmarks.experiments.plan import SEEDS, Experiment
 from benchmarks.experiments.results import Record
 from benchmarks.records import markdown_table
+from mmpola.messages import counted
 
 NOT_RUN = 'to be run'
 LINE = 128
@@ -39,8 +43,8 @@ def cell(values: list[float]) -> str:
     return f'{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})'
 
 
-def table(experiment: Experiment, records: dict[str, Record]) -> str:
-    """Return the Markdown table of an experiment: one row per variant."""
+def table(experiment: Experiment, records: dict[str, Record], floors: Sequence[Floor] = ()) -> str:
+    """Return the Markdown table of an experiment: one row per variant, then one per floor."""
     titles = [metric.title for metric in experiment.metrics]
     columns = ['', 'seeds', 'parameters', *titles, 'CPU minutes a run']
     rows = []
@@ -57,11 +61,19 @@ def table(experiment: Experiment, records: dict[str, Record]) -> str:
         minutes = [record['cpu_minutes'] for record in own]
         cells.append(f'{mean(minutes):.1f}' if minutes else '')
         rows.append(cells)
+    for floor in floors:
+        rows.append(
+            [f'*{floor["name"]}*', '', '', *(f'{floor[title]:.1f}' for title in titles), '']
+        )
     return markdown_table(columns, rows)
 
 
 def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
-    """Return which variants the first metric tells apart: those whose ranges do not overlap."""
+    """Return which pairs of variants the first metric tells apart, and how many were compared.
+
+    A pair is told apart if all seeds of one are above all seeds of the other, and the gap between
+    the nearest two exceeds the sampling error. If that is not known, the gaps are named only.
+    """
     metric = experiment.metrics[0].title
     results: dict[str, list[float]] = {}
     for variant, name in experiment.variants.items():
@@ -73,19 +85,45 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
         return 'Nothing can be compared before two variants have all three seeds.'
     pairs = list(combinations(ordered, 2))
     apart = []
+    gaps = []
     for better, worse in pairs:
-        if min(results[better]) > max(results[worse]):
-            apart.append(f'{better} above {worse}')
-    if not apart:
-        return f'No two of these can be told apart by {metric}: {"; ".join(ordered)}.'
-    text = f'Told apart by {metric}: {"; ".join(apart)}.'
-    if len(apart) < len(pairs):
-        text += ' No other two of the variants with all three seeds can be told apart.'
-    return text
+        gap = min(results[better]) - max(results[worse])
+        if gap <= 0:
+            continue
+        error = sampling_error(experiment, [*results[better], *results[worse]])
+        pair = f'{better} above {worse}'
+        gaps.append(f'{pair} by {gap:.1f}')
+        if error is not None and gap > error:
+            apart.append(
+                f'{pair} (a gap of {gap:.1f} between the nearest seeds, sampling error {error:.1f})'
+            )
+    number = counted(len(pairs), 'pair')
+    if experiment.test_images is None:
+        found = f'with a gap between their nearest seeds: {"; ".join(gaps) or "none"}'
+        text = (
+            f'Nothing is told apart by {metric}: the sampling error of the test split is not '
+            f'known, because these runs kept no predictions. {number} compared, {found}.'
+        )
+    else:
+        found = '; '.join(apart) or 'none'
+        text = f'Told apart by {metric}, of {number} compared: {found}.'
+    return textwrap.fill(text, LINE)
+
+
+def sampling_error(experiment: Experiment, accuracies: list[float]) -> float | None:
+    """Return the standard error of the difference of two accuracies, in points; None: not known.
+
+    For independent networks, which is too large for networks that err on the same images. An
+    accuracy is a mean over images, so this is what a bootstrap over the images converges to.
+    """
+    if experiment.test_images is None:
+        return None
+    share = mean(accuracies) / 100
+    return 100 * math.sqrt(2 * share * (1 - share) / experiment.test_images)
 
 
 def account(experiment: Experiment, records: dict[str, Record]) -> str:
-    """Return a sentence on the runs: how many, their minutes, resumes, commits and machine."""
+    """Return sentences on the runs: how many, their minutes, resumes, machine and code."""
     own: list[Record] = []
     for variant in experiment.variants:
         own.extend(records_of(experiment, variant, records))
@@ -93,14 +131,18 @@ def account(experiment: Experiment, records: dict[str, Record]) -> str:
     cpu = sum(record['cpu_minutes'] for record in own)
     wall = sum(record['wall_minutes'] for record in own)
     resumed = sum(record['resumed'] for record in own)
-    commits = sorted({commit for record in own for commit in record['commits']})
+    lost = sum(not record['trees'] for record in own)
     machine = own[-1]['machine']
     text = (
         f'{len(own)} of {total} runs have finished: {cpu:.0f} minutes of CPU in {wall:.0f} minutes '
         f'beside other work on the same cores; resumed after interruptions: {resumed}. '
-        f'{machine["processor"]}, one thread, torch {machine["torch"]}; commits '
-        f'{", ".join(commits)}.'
+        f'{machine["processor"]}, one thread, torch {machine["torch"]}.'
     )
+    if lost:
+        text += (
+            f' The code of {lost} of them is no longer in the history, so that they cannot be '
+            f'repeated exactly.'
+        )
     return textwrap.fill(text, LINE)
 
 
@@ -123,8 +165,9 @@ def networks_table(rows: list[dict[str, Any]]) -> str:
         stage, block = re.findall(r'\d+', row['layer'])
         name = f'{NETWORKS[row["variant"]]}, stage {int(stage) + 1}, block {int(block) + 1}'
         cells = [name, *(f'{row[kind]:.3f}' for kind in KINDS)]
-        cells.append(f'{row["correlation"]:+.2f}')
-        cells.append(f'{row["token_correlation"]:+.2f}')
+        for key in ('correlation', 'token_correlation'):
+            low, high = row[f'{key}_range']
+            cells.append(f'{row[key]:+.2f} ({low:+.2f} to {high:+.2f})')
         smallest, largest = row['exponents']
         cells.append(f'{smallest:.2f} to {largest:.2f}')
         table.append(cells)
@@ -138,18 +181,20 @@ def networks_summary(rows: list[dict[str, Any]]) -> str:
     below_linear = sum(row['both'] < row['linear'] for row in rows)
     below_relu = sum(row['both'] < row['relu'] for row in rows)
     below_softmax = sum(row['both'] < row['softmax'] for row in rows)
-    correlations = [row['correlation'] for row in rows]
-    of_tokens = [row['token_correlation'] for row in rows]
+    correlations = [bound for row in rows for bound in row['correlation_range']]
+    of_tokens = [bound for row in rows for bound in row['token_correlation_range']]
+    one_sign = sum(low > 0 or high < 0 for low, high in (row['correlation_range'] for row in rows))
     exponents = [exponent for row in rows for exponent in row['exponents']]
     numbers = sorted({row['networks'] for row in rows})
     text = (
         f'The means are over {rows[0]["images"]} images and {" or ".join(map(str, numbers))} of 3 '
-        f'seeds. Of the {len(rows)} layers, both streams together have a lower entropy than '
-        f'elu + 1 in {below_linear}, than ReLU in {below_relu} and than softmax in '
-        f'{below_softmax}. Entry by entry the halves of the gate correlate by '
-        f'{min(correlations):+.2f} to {max(correlations):+.2f}, their means of tokens by '
-        f'{min(of_tokens):+.2f} to {max(of_tokens):+.2f}. The exponents lie between '
-        f'{min(exponents):.2f} and {max(exponents):.2f}.'
+        f'seeds; in parentheses the smallest and the largest of any image and seed. Of the '
+        f'{len(rows)} layers, both streams together have a lower entropy than elu + 1 in '
+        f'{below_linear}, than ReLU in {below_relu} and than softmax in {below_softmax}. Entry by '
+        f'entry the halves of the gate correlate by {min(correlations):+.2f} to '
+        f'{max(correlations):+.2f}, with one sign for all images and seeds in {one_sign} of the '
+        f'layers; their means of tokens by {min(of_tokens):+.2f} to {max(of_tokens):+.2f}. The '
+        f'exponents lie between {min(exponents):.2f} and {max(exponents):.2f}.'
     )
     return textwrap.fill(text, LINE)
 

@@ -2,25 +2,38 @@
 
 import json
 import math
+import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
+import benchmarks.records
 from benchmarks.experiments import __main__ as command
 from benchmarks.experiments import networks, report, resume_check, running, tables
 from benchmarks.experiments.cifar import CIFARTrainingPart
 from benchmarks.experiments.networks import layer_numbers, mean_rows
 from benchmarks.experiments.plan import EXPERIMENTS, FOLDER, Experiment, Metric, Run, runs_of
 from benchmarks.experiments.results import RESULTS, collect, load, save
+from benchmarks.records import trees
 from mmpola import PolaPVT
 from mmpola.apps import analysis
 from tests.helpers import ROOT
 
 DETECTION = EXPERIMENTS['e1']
 RUN = Run('detect_swin', 1)
+
+
+def git(*arguments, input=None):
+    """Return what git prints in this repository."""
+    done = subprocess.run(
+        ['git', *arguments], cwd=ROOT, input=input, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
 
 
 def build(variant):
@@ -119,9 +132,12 @@ def test_ablations_train(variant):
     assert all(parameter.grad is not None for parameter in backbone.parameters())
 
 
+TREES = {'mmpola': 'abc', 'configs': 'def'}
+
+
 def write_run(folder, run, interrupted=True, tested=True):
     """Write what a run leaves in its folder: two starts, logs, a checkpoint, a test."""
-    entry = {'script': 'train.py', 'commit': 'abc', 'started': '2026-11-25 18:00:00'}
+    entry = {'script': 'train.py', 'trees': TREES, 'started': '2026-11-25 18:00:00'}
     entry.update(wall_minutes=2.0, cpu_minutes=1.5, exit_status=0, processor='a CPU', torch='2')
     running.write_journal(folder, [{**entry, 'exit_status': None}, entry])
     logs = {'20261125_180000': [(25, 3.0), (50, math.nan)], '20261125_190000': [(50, 2.0)]}
@@ -155,6 +171,7 @@ def test_collect_joins_what_was_logged_over_resumes(tmp_path):
     assert record['parameters'] == 15
     assert record['resumed'] == 1
     assert record['cpu_minutes'] == 3.0
+    assert record['trees'] == [TREES]
     save(record, tmp_path / 'results')
     assert load(tmp_path / 'results')[RUN.name]['seed'] == 1
 
@@ -220,7 +237,7 @@ def records(**scores):
                 'cpu_minutes': 4.0,
                 'wall_minutes': 8.0,
                 'resumed': seed,
-                'commits': ['abc'],
+                'trees': [TREES],
                 'machine': {'processor': 'a CPU', 'torch': '2'},
                 'validation': [[1, value - 1], [2, value]],
             }
@@ -233,18 +250,88 @@ def test_a_table_says_how_many_seeds_there_are():
     assert rows[3] == '| B | 1 of 3 | 2.68 M | 49.0 | 4.0 |'
     assert rows[4] == '| C | 0 of 3 |  | to be run |  |'
     assert report.experiment_block('e', ONE, {}) == 'To be run: A, B, C.'
+    rows = tables.table(ONE, {}, [{'name': 'a constant', 'AP': 12.34}]).splitlines()
+    assert rows[-1] == '| *a constant* |  |  | 12.3 |  |'
 
 
-def test_only_ranges_that_do_not_overlap_are_told_apart():
-    found = records(a=[50.0, 51.0, 52.5], b=[49.0, 48.0, 49.9], c=[49.5, 53.0, 50.0])
-    text = tables.verdict(ONE, found)
-    assert text.startswith('Told apart by AP: A above B. No other two')
-    alike = records(a=[50.0, 51.0, 52.5], c=[49.5, 53.0, 50.0])
-    assert tables.verdict(ONE, alike) == 'No two of these can be told apart by AP: A; C.'
-    apart = records(a=[50.0, 51.0, 52.5], b=[49.0, 48.0, 49.9])
-    assert tables.verdict(ONE, apart) == 'Told apart by AP: A above B.'
-    incomplete = records(a=[50.0, 51.0, 52.5], b=[1.0, 2.0])
-    assert 'Nothing can be compared' in tables.verdict(ONE, incomplete)
+def verdict(test_images, **scores):
+    experiment = replace(ONE, test_images=test_images)
+    return ' '.join(tables.verdict(experiment, records(**scores)).split())
+
+
+A = [50.0, 51.0, 52.5]
+
+
+def test_a_gap_above_the_sampling_error_tells_two_variants_apart():
+    """Of 10,000 images, the difference of two accuracies near 50 has an error of 0.7 points."""
+    far = verdict(10_000, a=A, b=[49.2, 48.0, 49.0], c=[49.5, 53.0, 50.0])
+    assert far.startswith('Told apart by AP, of 3 pairs compared: A above B (a gap of 0.8 ')
+    assert 'C' not in far
+    near = verdict(10_000, a=A, b=[49.4, 48.0, 49.0])
+    assert near == 'Told apart by AP, of 1 pair compared: none.'
+    few_images = verdict(1_000, a=A, b=[49.2, 48.0, 49.0])
+    assert few_images.endswith('none.')
+    assert 'Nothing can be compared' in verdict(10_000, a=A, b=[1.0, 2.0])
+
+
+def test_nothing_is_told_apart_if_the_sampling_error_is_not_known():
+    text = verdict(None, a=A, b=[1.0, 2.0, 3.0], c=[51.0, 53.0, 50.0])
+    assert text.startswith('Nothing is told apart by AP: ')
+    assert text.endswith('seeds: C above B by 47.0; A above B by 47.0.')
+    assert '3 pairs compared' in text
+
+
+def test_the_sampling_error_is_that_of_a_bootstrap_over_images():
+    generator = np.random.default_rng(0)
+    first, second = (generator.random((2, 1000)) < 0.6).astype(float)
+    samples = generator.integers(0, 1000, (4000, 1000))
+    other_samples = generator.integers(0, 1000, (4000, 1000))
+    differences = first[samples].mean(1) - second[other_samples].mean(1)
+    accuracies = [100 * first.mean(), 100 * second.mean()]
+    error = tables.sampling_error(replace(ONE, test_images=1000), accuracies)
+    assert error == pytest.approx(100 * differences.std(), rel=0.05)
+
+
+def test_the_code_of_every_record_is_in_the_history():
+    """A record that names none says so on the page; it must not name what nobody can find."""
+    try:
+        shallow = git('rev-parse', '--is-shallow-repository')
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip('not a git repository')
+    if shallow == 'true':
+        pytest.skip('the history is not here')
+    named = set()
+    for record in load(RESULTS).values():
+        for state in record['trees']:
+            assert state.keys() == set(running.CODE)
+            named.update(state.items())
+    paths = [
+        f'{commit}:{folder}'
+        for commit in git('rev-list', 'HEAD').split()
+        for folder in running.CODE
+    ]
+    ids = git('cat-file', '--batch-check=%(objectname)', input='\n'.join(paths)).splitlines()
+    found = set()
+    for path, tree in zip(paths, ids, strict=True):
+        found.add((path.partition(':')[2], tree[:12]))
+    assert named
+    assert named <= found
+
+
+def test_a_record_names_the_trees_of_the_last_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmarks.records, 'ROOT', tmp_path)
+    assert trees(['code']) == {}
+    for words in ('init -q', 'config user.email a@b.c', 'config user.name a'):
+        subprocess.run(['git', *words.split()], cwd=tmp_path, check=True)
+    (tmp_path / 'code').mkdir()
+    (tmp_path / 'code' / 'a.py').write_text('1')
+    subprocess.run(['git', 'add', '.'], cwd=tmp_path, check=True)
+    subprocess.run(['git', 'commit', '-qm', 'one'], cwd=tmp_path, check=True)
+    (tmp_path / 'other').touch()
+    clean = trees(['code'])
+    assert len(clean['code']) == 12
+    (tmp_path / 'code' / 'a.py').write_text('2')
+    assert trees(['code']) == {'code': clean['code'] + '+'}
 
 
 def test_figures_are_drawn_of_what_there_is(tmp_path):
