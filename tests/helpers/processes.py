@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cache
 
 import psutil
+from mmengine.registry import DefaultScope
 
 from mmpola.messages import run_main
 from tests.helpers import ROOT
@@ -140,4 +141,5 @@ def exit_status(main, name, *arguments):
 def run_script(name, *arguments):
     """Run tools/`name`.py with these arguments and return its exit status."""
     forget_runs()
+    DefaultScope._instance_dict.clear()  # a new process has none
     return exit_status(load_script(name).main, f'{name}.py', *arguments)

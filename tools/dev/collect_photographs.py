@@ -14,6 +14,10 @@ A source that cannot be reached costs one line. Run the command again to continu
 complete are skipped. FOLDER/READY counts the photographs of the complete ones.
 """
 
+from __future__ import annotations
+
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 import csv
 import io
@@ -25,6 +29,8 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 from tqdm import tqdm
+
+from mmpola.messages import run_main
 
 TABLE = Path(__file__).with_name('photographs.csv')
 LEFT_OUT = Path(__file__).with_name('photographs_left_out.txt')
@@ -156,4 +162,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from torch.export import Dim
 
+from mmpola.messages import run_main
+
 
 def main() -> None:
     """Export the network and print where it lies."""
@@ -43,4 +45,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)
