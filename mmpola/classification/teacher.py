@@ -79,8 +79,6 @@ class Teacher:
     Copies of the student, such as an average of its weights, share it.
 
     Args:
-        model: config of a registered classifier with weights: `mmpola.OnnxTeacher`,
-            `mmpola.TimmTeacher`, or a classifier with an `init_cfg`.
         image_size: side, in pixels, to which the images are resized; None: timm's for a
             TimmTeacher, else they stay as they are.
         mean: of the teacher's input, per channel, where 1 is white; None: timm's for a
@@ -88,6 +86,8 @@ class Teacher:
         std: as `mean`.
         student_mean: of the student's input: what the data's `transform` has subtracted.
         student_std: as `student_mean`.
+        model: config of a registered classifier with weights, type=…, …: `mmpola.OnnxTeacher`,
+            `mmpola.TimmTeacher`, or a classifier with an `init_cfg`.
 
     Raises:
         ValueError: the model would have random weights, or a file is missing.
@@ -95,13 +95,13 @@ class Teacher:
 
     def __init__(
         self,
-        model: dict[str, Any],
         *,
         image_size: int | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         student_mean: Sequence[float] = IMAGENET_DEFAULT_MEAN,
         student_std: Sequence[float] = IMAGENET_DEFAULT_STD,
+        **model: Any,
     ) -> None:
         # The student's random numbers are the same with and without a teacher.
         with torch.random.fork_rng(devices=[]):
@@ -154,8 +154,6 @@ class Distillation:
         ValueError: an argument is out of range; the message names it.
     """
 
-    OWN_ARGUMENTS = ('image_size', 'mean', 'std', 'student_mean', 'student_std')
-
     def __init__(
         self,
         teacher: dict[str, Any],
@@ -185,9 +183,7 @@ class Distillation:
             ValueError: the teacher has another number of classes; see also `Teacher`.
         """
         if self.teacher is None:
-            model = dict(self.teacher_config)
-            arguments = {key: model.pop(key) for key in self.OWN_ARGUMENTS if key in model}
-            self.teacher = Teacher(model, **arguments)
+            self.teacher = Teacher(**self.teacher_config)
         wanted = self.teacher(images).float()
         if wanted.shape != logits.shape:
             rule = f'expected {logits.shape[1]} classes like the model'

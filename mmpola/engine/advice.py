@@ -98,7 +98,7 @@ def counting_advice(loop: Any, saving: CheckpointHook, schedulers: Any) -> list[
             f'{key}: counts steps (interval={saving.interval}), of which the run has '
             f'{loop.max_iters}: there is no checkpoint before its end; set by_epoch=True'
         )
-    for scheduler in _flat(schedulers):
+    for scheduler in flat_schedulers(schedulers):
         counts = not getattr(scheduler, 'need_val_args', False)  # ReduceOnPlateau: validations
         if counts and scheduler.by_epoch and not is_by_epoch(loop):
             lines.append(
@@ -108,7 +108,7 @@ def counting_advice(loop: Any, saving: CheckpointHook, schedulers: Any) -> list[
     return lines
 
 
-def _flat(schedulers: Any) -> list[Any]:
+def flat_schedulers(schedulers: Any) -> list[Any]:
     """Return MMEngine's schedulers of all optimizers as one list."""
     groups = [schedulers]
     if isinstance(schedulers, dict):
@@ -123,7 +123,7 @@ def warm_up_advice(schedulers: Any, steps: int) -> str | None:
         schedulers: MMEngine's schedulers, a list, or a list for each of several optimizers.
         steps: of the whole run.
     """
-    for scheduler in _flat(schedulers):
+    for scheduler in flat_schedulers(schedulers):
         is_warm_up = type(scheduler).__name__ in WARM_UPS and scheduler.begin == 0
         if is_warm_up and not scheduler.by_epoch and steps <= scheduler.end < INF:
             return (

@@ -101,7 +101,7 @@ def test_the_teacher_sees_the_same_crop_in_its_own_size_and_normalisation():
     pixels = torch.rand(2, 3, 1, 1).expand(2, 3, 8, 8)  # of one colour: any size is exact
     column = torch.tensor(IMAGENET_DEFAULT_MEAN).view(3, 1, 1)
     deviation = torch.tensor(IMAGENET_DEFAULT_STD).view(3, 1, 1)
-    teacher = Teacher(KNOWN, image_size=12, mean=mean, std=std)
+    teacher = Teacher(**KNOWN, image_size=12, mean=mean, std=std)
     teacher((pixels - column) / deviation)
     seen = teacher.model.seen
     assert seen.shape == (2, 3, 12, 12)
@@ -153,7 +153,8 @@ def test_an_onnx_file_teaches_as_its_model(tmp_path):
     example = torch.randn(2, 3, 16, 16)
     torch.onnx.export(module, (example,), file, dynamic_shapes=({0: batch},), dynamo=True)
     teacher = Teacher(
-        {'type': 'mmpola.OnnxTeacher', 'file': str(file)},
+        type='mmpola.OnnxTeacher',
+        file=str(file),
         mean=IMAGENET_DEFAULT_MEAN,
         std=IMAGENET_DEFAULT_STD,
     )
@@ -171,7 +172,7 @@ def test_a_model_of_timm_brings_its_size_and_normalisation(tmp_path):
         'model_name': 'test_vit',
         'checkpoint_path': str(tmp_path / 'weights.pth'),
     }
-    teacher = Teacher(config)
+    teacher = Teacher(**config)
     known = model.pretrained_cfg
     assert teacher.image_size == known['input_size'][-1]
     images = torch.randn(1, 3, 32, 32)

@@ -17,6 +17,7 @@ from mmengine.hooks import CheckpointHook, EarlyStoppingHook, Hook
 from torch import distributed
 
 from mmpola.config_contents import nodes, skipped_checks
+from mmpola.engine.advice import flat_schedulers
 from mmpola.engine.hooks.final_test import FinalTestHook
 from mmpola.engine.trial import Trial, every_score_counts, without_traces
 from mmpola.messages import UsageError, first_line, info, listed
@@ -150,10 +151,7 @@ def awaited_metrics(runner: Any) -> list[tuple[str, str]]:
             awaited += [('save_best', name) for name in hook.save_best or () if name != 'auto']
         elif isinstance(hook, EarlyStoppingHook):
             awaited.append(('monitor', hook.monitor))
-    schedules = runner.param_schedulers or []
-    if isinstance(schedules, dict):  # of several optimizers
-        schedules = [schedule for group in schedules.values() for schedule in group]
-    for schedule in schedules:
+    for schedule in flat_schedulers(runner.param_schedulers):
         if getattr(schedule, 'need_val_args', False):
             awaited.append(('monitor', schedule.monitor))
     return [(_key_of_value(runner.cfg, word, name), name) for word, name in awaited]
