@@ -103,6 +103,8 @@ def test_every_recipe_is_tested(root):
         'my_boxes.py',
         'longer_and_larger.py',
         'my_coco_boxes.py',
+        'my_masks.py',
+        'my_labels.py',
         'three_labels.py',
         'four_bands.py',
         NEEDS_AN_INSTALLATION,
@@ -143,6 +145,14 @@ def test_boxes_train_and_are_evaluated_by_class(name, classes, load):
     assert np.isfinite(logged['train/loss'].data[0]).all()
     assert {f'val/coco/{name}_precision' for name in classes} <= logged.keys()
     assert len(list(Path(runner.work_dir).glob('best_*.pth'))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'metric'), [('my_masks', 'coco/segm_mAP'), ('my_labels', 'mIoU')])
+def test_masks_and_label_maps_train_and_are_evaluated(name, metric, load):
+    runner = train(load(name, evaluate=True))
+    assert np.isfinite(runner.message_hub.log_scalars['train/loss'].data[0]).all()
+    assert f'val/{metric}' in runner.message_hub.log_scalars
 
 
 def scales(cfg):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -37,6 +37,8 @@ class Experiment:
         steps: the x axis of the curves: 'epochs' or 'steps'.
         test_images: number of images of the test split, if the first metric is an accuracy, whose
             sampling error follows from it. None: the sampling error is not known.
+        rivals: variants that are networks of Ultralytics: model -> name in tables. Their runs are
+            started by ultralytics_runs.py.
     """
 
     title: str
@@ -44,6 +46,12 @@ class Experiment:
     metrics: tuple[Metric, ...]
     steps: str = 'steps'
     test_images: int | None = None
+    rivals: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """Variants and rivals: the name of the runs -> the name in tables."""
+        return {**self.variants, **self.rivals}
 
 
 @dataclass(frozen=True)
@@ -80,14 +88,26 @@ def backbones(task: str) -> dict[str, str]:
 
 
 ACCURACY = Metric('accuracy', 'accuracy/top1')
+BOXES = (Metric('AP', 'coco/bbox_mAP', 100), Metric('AP50', 'coco/bbox_mAP_50', 100))
+LABEL_MAPS = (Metric('mIoU', 'mIoU'), Metric('pixel accuracy', 'aAcc'))
+
+
+def starts(name: str, random: str = '') -> dict[str, str]:
+    """Return the variants of a config that starts from the shipped weights.
+
+    Args:
+        name: of the config.
+        random: config of the same network from random weights; default: NAME_random.
+    """
+    return {name: 'pretrained', random or f'{name}_random': 'random weights'}
+
 
 EXPERIMENTS: dict[str, Experiment] = {
     'e1': Experiment(
         title='Detection of blood cells',
         variants=backbones('detect'),
         metrics=(
-            Metric('AP', 'coco/bbox_mAP', 100),
-            Metric('AP50', 'coco/bbox_mAP_50', 100),
+            *BOXES,
             Metric('AP, red cells', 'coco/RBC_precision', 100),
             Metric('white cells', 'coco/WBC_precision', 100),
             Metric('platelets', 'coco/Platelets_precision', 100),
@@ -97,7 +117,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     'e2': Experiment(
         title='Segmentation of streets',
         variants=backbones('segment'),
-        metrics=(Metric('mIoU', 'mIoU'), Metric('pixel accuracy', 'aAcc')),
+        metrics=LABEL_MAPS,
     ),
     'e4': Experiment(
         title='Parts of the attention on CIFAR-10',
@@ -112,14 +132,52 @@ EXPERIMENTS: dict[str, Experiment] = {
         steps='epochs',
         test_images=10_000,
     ),
+    'e7-cells': Experiment(
+        title='Blood cells',
+        variants=starts('detect', random='detect_pola_swin'),
+        metrics=BOXES,
+        steps='epochs',
+        rivals={'detect_yolov8n': 'YOLOv8n, random weights'},
+    ),
+    'e7-raccoons': Experiment(
+        title='Raccoons',
+        variants=starts('raccoons'),
+        metrics=BOXES,
+        steps='epochs',
+        rivals={'raccoons_yolov8n': 'YOLOv8n, random weights'},
+    ),
+    'e7-streets': Experiment(
+        title='Streets',
+        variants=starts('segment', random='segment_pola_swin'),
+        metrics=LABEL_MAPS,
+    ),
+    'e7-digits': Experiment(
+        title='Digits shown by hand',
+        variants=starts('digits'),
+        metrics=(ACCURACY,),
+        steps='epochs',
+        test_images=516,
+        rivals={'digits_yolo11n-cls': 'YOLO11n-cls, random weights'},
+    ),
+    'e7-pictures': Experiment(
+        title='CIFAR-10, 300 pictures of a class',
+        variants=starts('pictures'),
+        metrics=(ACCURACY,),
+        steps='epochs',
+        test_images=10_000,
+    ),
 }
+
+STARTS = ('e7-cells', 'e7-raccoons', 'e7-streets', 'e7-digits', 'e7-pictures')
+"""The experiments on a pretrained start, which share a table and a figure."""
 
 
 def runs_of(keys: Iterable[str]) -> list[Run]:
     """Return the runs of experiments, all variants with one seed before the next seed."""
-    return [
+    runs = [
         Run(variant, seed)
         for key in keys
         for seed in SEEDS
         for variant in EXPERIMENTS[key].variants
     ]
+    return list(dict.fromkeys(runs))  # experiments may share a variant

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.experiments.floors import load_floors
-from benchmarks.experiments.plan import EXPERIMENTS, Experiment
+from benchmarks.experiments.plan import EXPERIMENTS, STARTS, Experiment
 from benchmarks.experiments.results import RESULTS, Record, load
 from benchmarks.experiments.tables import (
     LINE,
@@ -18,6 +18,7 @@ from benchmarks.experiments.tables import (
     networks_table,
     records_of,
     resume_sentence,
+    starts_table,
     table,
     verdict,
 )
@@ -57,13 +58,13 @@ def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None
     from matplotlib import pyplot
 
     pyplot.rcParams['font.size'] = 12
-    rows = len(experiment.variants)
+    rows = len(experiment.rows)
     figure, (curves, points) = pyplot.subplots(
         2, 1, figsize=(6.4, 4.6 + 0.3 * rows), height_ratios=(3, 0.3 * rows), layout='constrained'
     )
     metric = experiment.metrics[0]
     names: list[str] = []
-    for index, (variant, name) in enumerate(experiment.variants.items()):
+    for index, (variant, name) in enumerate(experiment.rows.items()):
         own = records_of(experiment, variant, records)
         if not own:
             continue
@@ -94,10 +95,56 @@ def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None
     pyplot.close(figure)
 
 
+def draw_starts(experiments: list[Experiment], records: dict[str, Record], path: Path) -> None:
+    """Draw the curves on the validation split over CPU minutes, a panel for each data set."""
+    import matplotlib
+
+    matplotlib.use('Agg')
+    from matplotlib import pyplot
+
+    pyplot.rcParams['font.size'] = 12
+    figure, panels = pyplot.subplots(
+        len(experiments),
+        1,
+        figsize=(6.4, 0.6 + 2.5 * len(experiments)),
+        layout='constrained',
+        squeeze=False,
+    )
+    for axes, experiment in zip(panels[:, 0], experiments, strict=True):
+        for index, (variant, name) in enumerate(experiment.variants.items()):
+            for number, record in enumerate(records_of(experiment, variant, records)):
+                steps, values = zip(*record['validation'], strict=True)
+                minutes = [record['cpu_minutes'] * step / steps[-1] for step in steps]
+                label = name if number == 0 else None
+                axes.plot(minutes, values, color=COLOURS[index], linewidth=1.4, label=label)
+        axes.set_title(experiment.title, fontsize=12)
+        axes.set_ylabel(experiment.metrics[0].title)
+        axes.grid(alpha=0.25)
+        axes.spines[['top', 'right']].set_visible(False)
+    panels[0, 0].legend(frameon=False)
+    panels[-1, 0].set_xlabel('CPU minutes (validation and test included)')
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def trained_starts(records: dict[str, Record]) -> list[Experiment]:
+    """Return the experiments on a pretrained start that have such a run."""
+    starts = [EXPERIMENTS[key] for key in STARTS]
+    return [start for start in starts if records_of(start, next(iter(start.variants)), records)]
+
+
+def starts_block(records: dict[str, Record]) -> str:
+    """Return what the page says of a pretrained start: table and figure."""
+    parts = [starts_table([EXPERIMENTS[key] for key in STARTS], records)]
+    if trained_starts(records):
+        parts.append(f'![Validation over CPU minutes]({figure_path("e7").name})')
+    return '\n\n'.join(parts)
+
+
 def experiment_block(key: str, experiment: Experiment, records: dict[str, Record]) -> str:
     """Return what the page says of an experiment: table, verdict, figure, account."""
     if not has_results(experiment, records):
-        return f'{NOT_RUN.capitalize()}: {listed(list(experiment.variants.values()))}.'
+        return f'{NOT_RUN.capitalize()}: {listed(list(experiment.rows.values()))}.'
     alternative = f'{experiment.title}: {experiment.metrics[0].title} over {experiment.steps}'
     parts = [
         table(experiment, records, load_floors().get(key, ())),
@@ -116,7 +163,9 @@ def figure_path(key: str) -> Path:
 def page_with_results(text: str, records: dict[str, Record]) -> str:
     """Return the page with the blocks of all experiments as the records say."""
     for key, experiment in EXPERIMENTS.items():
-        text = replace_block(text, key, experiment_block(key, experiment, records))
+        if key not in STARTS:
+            text = replace_block(text, key, experiment_block(key, experiment, records))
+    text = replace_block(text, 'e7', starts_block(records))
     resumed = RESULTS / 'resume.json'
     sentence = f'Exact resuming: {NOT_RUN}.'
     if resumed.exists():
@@ -152,5 +201,7 @@ def report() -> None:
     PAGE.write_text(page_with_results(PAGE.read_text(), records))
     README.write_text(readme_with_results(README.read_text(), records))
     for key, experiment in EXPERIMENTS.items():
-        if has_results(experiment, records):
+        if key not in STARTS and has_results(experiment, records):
             draw(experiment, records, figure_path(key))
+    if trained_starts(records):
+        draw_starts(trained_starts(records), records, figure_path('e7'))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import mean
 from typing import Any
@@ -24,14 +24,14 @@ LINE = 128
 
 def records_of(experiment: Experiment, variant: str, records: dict[str, Record]) -> list[Record]:
     """Return the records of one variant, by seed; fewer if not all runs have finished."""
-    assert variant in experiment.variants
+    assert variant in experiment.rows
     names = [f'{variant}-{seed}' for seed in SEEDS]
     return [records[name] for name in names if name in records]
 
 
 def has_results(experiment: Experiment, records: dict[str, Record]) -> bool:
     """Return whether any run of an experiment has finished."""
-    return any(records_of(experiment, variant, records) for variant in experiment.variants)
+    return any(records_of(experiment, variant, records) for variant in experiment.rows)
 
 
 def cell(values: list[float]) -> str:
@@ -48,7 +48,7 @@ def table(experiment: Experiment, records: dict[str, Record], floors: Sequence[F
     titles = [metric.title for metric in experiment.metrics]
     columns = ['', 'seeds', 'parameters', *titles, 'CPU minutes a run']
     rows = []
-    for variant, name in experiment.variants.items():
+    for variant, name in experiment.rows.items():
         own = records_of(experiment, variant, records)
         cells = [name, f'{len(own)} of {len(SEEDS)}']
         if own:
@@ -76,7 +76,7 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
     """
     metric = experiment.metrics[0].title
     results: dict[str, list[float]] = {}
-    for variant, name in experiment.variants.items():
+    for variant, name in experiment.rows.items():
         own = records_of(experiment, variant, records)
         if len(own) == len(SEEDS):
             results[name] = [record['test'][metric] for record in own]
@@ -125,9 +125,9 @@ def sampling_error(experiment: Experiment, accuracies: list[float]) -> float | N
 def account(experiment: Experiment, records: dict[str, Record]) -> str:
     """Return sentences on the runs: how many, their minutes, resumes, machine and code."""
     own: list[Record] = []
-    for variant in experiment.variants:
+    for variant in experiment.rows:
         own.extend(records_of(experiment, variant, records))
-    total = len(experiment.variants) * len(SEEDS)
+    total = len(experiment.rows) * len(SEEDS)
     cpu = sum(record['cpu_minutes'] for record in own)
     wall = sum(record['wall_minutes'] for record in own)
     resumed = sum(record['resumed'] for record in own)
@@ -144,6 +144,27 @@ def account(experiment: Experiment, records: dict[str, Record]) -> str:
             f'repeated exactly.'
         )
     return textwrap.fill(text, LINE)
+
+
+def starts_table(experiments: Iterable[Experiment], records: dict[str, Record]) -> str:
+    """Return the table of a pretrained start: one row per data set and metric."""
+    columns = ['data, metric', 'pretrained', 'random weights', 'Ultralytics, random weights']
+    rows = []
+    for experiment in experiments:
+        for metric in experiment.metrics:
+            cells = [f'{experiment.title}, {metric.title}']
+            for variant in experiment.rows:
+                own = records_of(experiment, variant, records)
+                cells.append(cell([record['test'][metric.title] for record in own]))
+            cells += [''] * (len(columns) - len(cells))
+            rows.append(cells)
+        minutes = [f'{experiment.title}, CPU minutes a run']
+        for variant in experiment.rows:
+            own = records_of(experiment, variant, records)
+            minutes.append(cell([record['cpu_minutes'] for record in own]))
+        minutes += [''] * (len(columns) - len(minutes))
+        rows.append(minutes)
+    return markdown_table(columns, rows)
 
 
 def networks_table(rows: list[dict[str, Any]]) -> str:

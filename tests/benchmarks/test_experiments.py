@@ -15,9 +15,17 @@ from mmengine.registry import MODELS, init_default_scope
 import benchmarks.records
 from benchmarks.experiments import __main__ as command
 from benchmarks.experiments import networks, report, resume_check, running, tables
-from benchmarks.experiments.cifar import CIFARTrainingPart
+from benchmarks.experiments.class_parts import ClassFoldersPart
 from benchmarks.experiments.networks import layer_numbers, mean_rows
-from benchmarks.experiments.plan import EXPERIMENTS, FOLDER, Experiment, Metric, Run, runs_of
+from benchmarks.experiments.plan import (
+    EXPERIMENTS,
+    FOLDER,
+    STARTS,
+    Experiment,
+    Metric,
+    Run,
+    runs_of,
+)
 from benchmarks.experiments.results import RESULTS, collect, load, save
 from benchmarks.records import trees
 from mmpola import PolaPVT
@@ -57,7 +65,7 @@ def test_all_seeds_of_all_variants_run_once_and_take_turns():
 def test_every_config_is_a_variant():
     variants = {name for experiment in EXPERIMENTS.values() for name in experiment.variants}
     configs = {path.stem for path in (FOLDER / 'configs').glob('*.py')}
-    assert configs - {'detect', 'segment', 'classify'} == variants
+    assert configs - {'detect_random', 'segment_random', 'classify'} == variants
 
 
 @pytest.mark.parametrize('key', EXPERIMENTS)
@@ -67,6 +75,9 @@ def test_variants_differ_in_nothing_but_the_backbone(key):
         cfg = Config.fromfile(Run(variant, 0).config)
         backbone = cfg.model.pop('backbone')
         assert backbone.get('drop_path_rate', 0.0) == 0.0
+        if key in STARTS:  # the start, and the rates that suit it
+            cfg.model.pop('init_cfg', None)
+            cfg.pop('optim_wrapper')
         assert cfg.default_hooks.checkpoint.save_best == EXPERIMENTS[key].metrics[0].key
         assert cfg.randomness.seed == 0
         recipes.append(cfg.to_dict())
@@ -91,8 +102,8 @@ def test_pictures_are_for_training_or_for_validation(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.touch()
     parts = [
-        CIFARTrainingPart(root=str(tmp_path), training=False, transform={}, held_out=held_out)
-        for held_out in (False, True)
+        ClassFoldersPart(root=str(tmp_path), training=False, transform={}, every=10, places=places)
+        for places in (range(1, 10), (0,))
     ]
     paths = [[part.get_data_info(i)['img_path'] for i in range(len(part))] for part in parts]
     assert [len(part) for part in paths] == [22, 3]
@@ -355,7 +366,9 @@ def test_the_pages_print_the_collected_results():
     readme = report.README.read_text()
     assert report.readme_with_results(readme, found) == readme
     for key, experiment in EXPERIMENTS.items():
-        assert report.figure_path(key).exists() == tables.has_results(experiment, found)
+        if key not in STARTS:
+            assert report.figure_path(key).exists() == tables.has_results(experiment, found)
+    assert report.figure_path('e7').exists() == bool(report.trained_starts(found))
 
 
 def test_weights_of_two_runs_are_compared_bit_for_bit(tmp_path):
@@ -403,8 +416,10 @@ def test_numbers_of_trained_networks():
     assert 'detector, Pola-PVT, stage 4, block 1' in tables.networks_table(rows)
 
 
-def test_the_first_experiment_names_the_config_of_the_recipe():
+def test_the_first_experiment_is_the_recipe_but_from_random_weights():
     recipe = Config.fromfile(ROOT / 'configs' / 'faster_rcnn_pola_swin_small.py')
     experiment = Config.fromfile(Run('detect_pola_swin', 0).config)
+    assert recipe.model.backbone.pop('init_cfg').checkpoint == 'mmpola://pola_swin_nano'
+    assert experiment.model.backbone.pop('init_cfg') is None
     assert experiment.model == recipe.model
     assert experiment.train_pipeline == recipe.train_pipeline

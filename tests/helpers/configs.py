@@ -49,6 +49,7 @@ read = dict(out_channels=16)
 model = dict(
     backbone=dict(
         arch=dict(_delete_=True, embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4)),
+        drop_path_rate=0.0,
         init_cfg=None,
     ),
     neck=dict(in_channels=[8, 16, 32, 64], out_channels=16),
@@ -68,10 +69,10 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file={data!r} + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 train_cfg = dict(max_epochs=3, val_interval=3)
-default_hooks = dict(logger=dict(interval=1))
+default_hooks = dict(logger=dict(interval=1), checkpoint=dict(save_best=None))
 randomness = dict(seed=0)
 """
-"""Text of a config: {base} is mask_rcnn_pola_swin_shapes.py, {data} a COCO folder with a slash."""
+"""Text of a config: {base} is mask_rcnn_pola_swin_small.py, {data} a COCO folder with a slash."""
 
 STATE = {
     'message_hub': {'log_scalars': {}, 'runtime_info': {}, 'resumed_keys': {}},

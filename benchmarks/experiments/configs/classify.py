@@ -7,7 +7,7 @@ the training split is the validation split, of which CIFAR-10 has none.
 _base_ = ['../../../configs/_base_/classification.py', '../../../configs/_base_/adamw.py']
 
 custom_imports = dict(
-    imports=['mmpola', 'benchmarks.experiments.ablation', 'benchmarks.experiments.cifar']
+    imports=['mmpola', 'benchmarks.experiments.ablation', 'benchmarks.experiments.class_parts']
 )
 
 data_root = 'data/cifar10/'
@@ -35,8 +35,9 @@ train_dataloader = dict(
     **one_process,
     batch_size=64,
     dataset=dict(
-        type='mmpola.CIFARTrainingPart',
-        held_out=False,
+        type='mmpola.ClassFoldersPart',
+        every=10,
+        places=(1, 2, 3, 4, 5, 6, 7, 8, 9),
         root=data_root + 'train',
         transform=dict(
             input_size=image_size, scale=(0.6, 1.0), ratio=(0.8, 1.25), color_jitter=None
@@ -47,8 +48,9 @@ whole_image = dict(input_size=image_size, crop_pct=1.0)
 val_dataloader = dict(
     **one_process,
     dataset=dict(
-        type='mmpola.CIFARTrainingPart',
-        held_out=True,
+        type='mmpola.ClassFoldersPart',
+        every=10,
+        places=(0,),
         root=data_root + 'train',
         classes=data_root + 'train',
         transform=whole_image,

@@ -1,4 +1,4 @@
-"""E1: the small Faster R-CNN on BCCD; the leaves set the backbone."""
+"""E7: the small Faster R-CNN on BCCD from the weights that come with mmpola."""
 
 _base_ = '../../../configs/faster_rcnn_pola_swin_small.py'
 

@@ -1,6 +1,6 @@
 """E1: Pola-PVT, whose MLPs are chosen for the size of Pola-Swin."""
 
-_base_ = './detect.py'
+_base_ = './detect_random.py'
 
 model = dict(
     backbone=dict(

@@ -1,3 +1,3 @@
 """E1: Pola-Swin."""
 
-_base_ = './detect.py'
+_base_ = './detect_random.py'

@@ -1,6 +1,6 @@
 """E1: mmdet's PVT of the same depths, widths and MLPs as Pola-PVT."""
 
-_base_ = './detect.py'
+_base_ = './detect_random.py'
 
 model = dict(
     backbone=dict(

@@ -1,6 +1,6 @@
 """E1: mmdet's Swin of the same depths and widths."""
 
-_base_ = './detect.py'
+_base_ = './detect_random.py'
 
 model = dict(
     backbone=dict(

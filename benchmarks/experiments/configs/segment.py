@@ -1,4 +1,4 @@
-"""E2: a small Semantic FPN on CamVid, 3,000 steps; the leaves set the backbone.
+"""E7: the small Semantic FPN on CamVid, 3,000 steps, from the weights that come with mmpola.
 
 Void, which CamVid stores as label 11, counts neither in the loss nor in the metric.
 """

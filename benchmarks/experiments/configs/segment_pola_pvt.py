@@ -1,6 +1,6 @@
 """E2: Pola-PVT, whose MLPs are chosen for the size of Pola-Swin."""
 
-_base_ = './segment.py'
+_base_ = './segment_random.py'
 
 model = dict(
     backbone=dict(

@@ -1,3 +1,3 @@
 """E2: Pola-Swin."""
 
-_base_ = './segment.py'
+_base_ = './segment_random.py'

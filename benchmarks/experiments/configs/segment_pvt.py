@@ -1,6 +1,6 @@
 """E2: mmdet's PVT of the same depths, widths and MLPs as Pola-PVT."""
 
-_base_ = './segment.py'
+_base_ = './segment_random.py'
 
 model = dict(
     backbone=dict(

@@ -1,6 +1,6 @@
 """E2: mmdet's Swin of the same depths and widths."""
 
-_base_ = './segment.py'
+_base_ = './segment_random.py'
 
 model = dict(
     backbone=dict(
