@@ -9,10 +9,11 @@ from torch import Tensor
 
 from mmpola.backbones import named_backbone
 from mmpola.backbones.base import Backbone
+from mmpola.layers import position_tables
 from mmpola.zoo import ARCHITECTURES
 
 ENOUGH = 0.9
-"""Share of a backbone's tensors that a file must have; tables of positions may differ."""
+"""Share of a backbone's tensors that a file must have."""
 
 
 def likely_model(weights: Mapping[str, Tensor], other_than: Backbone) -> str:
@@ -44,11 +45,20 @@ def likely_model(weights: Mapping[str, Tensor], other_than: Backbone) -> str:
 
 
 def _share(weights: Mapping[str, Tensor], backbone: Backbone) -> float:
-    """Return how many tensors a file and a backbone share, as a part of those that either has."""
-    expected = backbone.state_dict()
+    """Return how many tensors a file and a backbone share, as a part of those that either has.
+
+    Position tables, which depend on the images, and output norms, which a pretrained file lacks,
+    say nothing: in a small backbone they would be a tenth of the tensors.
+    """
+    tables = position_tables(backbone)
+    optional = backbone.optional_prefixes()
+    expected = {}
+    for name, x in backbone.state_dict().items():
+        if name not in tables and not name.startswith(optional):
+            expected[name] = x
     given = backbone.rename_weights(weights)
     names = set(expected)
-    names.update(name for name in given if name.startswith('stages.'))
+    names.update(name for name in given if name.startswith('stages.') and name not in tables)
     same = 0
     for name, x in given.items():
         own = expected.get(name)

@@ -30,8 +30,11 @@ PLAIN_BESIDE_AVERAGED = 'ema_state_dict'
 BARE = 'bare state dict'
 """Stands for the key if the file holds its tensors without one."""
 
-WRAPPER_PREFIXES = ('_orig_mod.', 'module.')
-"""Prefixes that torch.compile and DistributedDataParallel add to every name."""
+COMPILED = '_orig_mod'
+"""What torch.compile adds to the names of a compiled module, which may be a part of the model."""
+
+DISTRIBUTED = 'module'
+"""What DistributedDataParallel adds to the names of a model."""
 
 
 def find_weights(
@@ -60,19 +63,15 @@ def find_weights(
         candidate = entries.get(container)
         if not isinstance(candidate, Mapping):
             continue
-        found: OrderedDict[str, Tensor] = OrderedDict()
+        tensors: OrderedDict[str, Tensor] = OrderedDict()
         for key, x in candidate.items():
             is_step_count = container == PLAIN_BESIDE_AVERAGED and key == 'steps'
             if isinstance(key, str) and isinstance(x, Tensor) and not is_step_count:
-                found[_without_wrappers(key)] = x
-        if not found:
+                tensors[key] = x
+        if not tensors:
             continue
-        # Versions of modules and grids of tables.
-        renamed = {}
-        for module, value in metadata_of(candidate).items():
-            renamed[_without_wrappers(f'{module}.').removesuffix('.')] = value
-        if renamed:
-            vars(found)['_metadata'] = renamed
+        vars(tensors)['_metadata'] = metadata_of(candidate)
+        found = without_wrappers(tensors)
         img_size = authors_image_size(entries)
         if img_size is not None:
             return container, with_image_size(found, img_size)
@@ -116,7 +115,19 @@ def weights_note(content: Mapping[str, Any], container: str) -> str:
     return ''
 
 
+def without_wrappers(weights: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """Return a state dict, and its metadata, by the names that a model without wrappers has."""
+    found = OrderedDict((_without_wrappers(key), x) for key, x in weights.items())
+    metadata = {}
+    for module, value in metadata_of(weights).items():
+        metadata[_without_wrappers(f'{module}.').removesuffix('.')] = value
+    if metadata:
+        vars(found)['_metadata'] = metadata
+    return found
+
+
 def _without_wrappers(key: str) -> str:
-    while key.startswith(WRAPPER_PREFIXES):  # each may wrap the other
-        key = key.partition('.')[2]
-    return key
+    parts = [part for part in key.split('.') if part != COMPILED]
+    while parts[0] == DISTRIBUTED:
+        parts = parts[1:]
+    return '.'.join(parts)

@@ -14,7 +14,10 @@ from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 from mmpola.checkpoint.adapt import adapt_tables
+from mmpola.checkpoint.contents import without_wrappers
+from mmpola.checkpoint.grids import saved_grids
 from mmpola.checkpoint.load import compare, refuse_misfits, rename
+from mmpola.messages import info, listed
 
 GLOBAL_POOLS = ('avg', '')
 
@@ -52,9 +55,16 @@ class TimmModel(ModelWithBackbone):
         Raises:
             CheckpointError: with `strict`, if tensors do not fit; the message lists them.
         """
+        state_dict = without_wrappers(state_dict)
         if strict:
             weights = rename(self, state_dict)
-            adapt_tables(self, weights)
+            resized = adapt_tables(self, weights)
+            if resized and not saved_grids(state_dict):  # timm's `checkpoint_path` drops them
+                info(
+                    'state_dict: it names no grids, so its position tables are read as square: '
+                    f'{listed(resized)}; pretrained=True with '
+                    'pretrained_cfg_overlay=dict(file=PATH) reads the grids of a file'
+                )
             report = compare(self, weights, 'state_dict')
             refuse_misfits(report, self, state_dict)
             state_dict = weights

@@ -50,3 +50,19 @@ def test_a_damaged_file_of_the_same_model_lists_its_tensors():
     del weights['stem.proj.weight']
     with pytest.raises(CheckpointError, match=r'missing: stem\.proj\.weight'):
         load_content(model, weights, 'file.pth')
+
+
+@pytest.mark.parametrize('name', ['pola_swin_nano', 'pola_pvt_nano'])
+def test_tables_of_another_image_size_do_not_make_another_model(name):
+    """A file without output norms and grids, for a rectangular model: the tables are the cause."""
+    cls, arguments = named_backbone(name)
+    with torch.device('meta'):
+        model = cls(**{**arguments, 'pretrain_img_size': (64, 256)})
+    weights = {}
+    for key, x in tensors_of(name).items():
+        if not key.startswith('norms.'):
+            weights[key] = x
+    with pytest.raises(CheckpointError) as raised:
+        load_content(model, weights, 'file.pth')
+    assert 'which names no grid' in str(raised.value)
+    assert 'look like' not in str(raised.value)

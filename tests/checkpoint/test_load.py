@@ -33,6 +33,12 @@ FORMATS = [
         'state_dict',
     ),
     (lambda w: {'state_dict': prefixed(w, 'module.backbone.')}, 'state_dict'),
+    (
+        lambda w: {
+            'state_dict': prefixed(w, 'module.backbone._orig_mod.') | {'neck.w': torch.zeros(1)}
+        },
+        'state_dict',
+    ),
     (lambda w: {'model': prefixed(w, '_orig_mod.module.')}, 'model'),
     (lambda w: {'model': prefixed(w, 'module._orig_mod.')}, 'model'),
     (lambda w: {'model': {k: x + 1 for k, x in w.items()}, 'model_ema': w}, 'model_ema'),

@@ -83,6 +83,43 @@ def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
         timm.create_model('pola_swin_tiny', num_classes=7, checkpoint_path=str(path), **SWIN)
 
 
+@pytest.mark.parametrize(
+    'prefix', ['module._orig_mod.', '_orig_mod.module.', 'backbone._orig_mod.']
+)
+def test_names_of_wrappers_are_left_out(prefix, tmp_path):
+    model = timm.create_model('pola_swin_tiny', num_classes=5, **SWIN)
+    weights = {}
+    for name, x in model.state_dict().items():
+        inner = name.removeprefix('backbone.') if prefix.startswith('backbone.') else name
+        weights[f'{prefix}{inner}' if name.startswith('backbone.') else name] = x
+    torch.save(weights, tmp_path / 'wrapped.pth')
+    other = timm.create_model(
+        'pola_swin_tiny', num_classes=5, checkpoint_path=str(tmp_path / 'wrapped.pth'), **SWIN
+    )
+    for name, x in other.state_dict().items():
+        assert_close(x, model.state_dict()[name], rtol=0, atol=0)
+
+
+def test_tables_without_a_grid_are_read_as_square_and_said_to_be(tmp_path, capsys):
+    """timm drops the grids of a file that `checkpoint_path` names; 4 x 16 tokens look like 8 x 8."""
+    wide = {**SWIN, 'img_size': (16, 64)}
+    path = tmp_path / 'wide.pth'
+    torch.save(timm.create_model('pola_swin_tiny', num_classes=5, **wide).state_dict(), path)
+    larger = {**SWIN, 'num_classes': 5}
+    capsys.readouterr()
+    timm.create_model('pola_swin_tiny', checkpoint_path=str(path), **larger)
+    said = capsys.readouterr()
+    assert 'are read as square' in said.out + said.err
+    timm.create_model(
+        'pola_swin_tiny',
+        pretrained=True,
+        pretrained_cfg_overlay={'file': str(path)},
+        **larger,
+    )
+    said = capsys.readouterr()
+    assert '(4 x 16 -> 16 x 16 tokens)' in said.out + said.err
+
+
 def test_partial_state_dicts_load_if_not_strict():
     model = timm.create_model('pola_swin_tiny', num_classes=5, **SWIN)
     other = copy.deepcopy(model)

@@ -1,4 +1,4 @@
-"""Say which settings of the optimizer and the schedule a resumed run takes from its checkpoint."""
+"""Prepare the checkpoint of a resumed run, and say which of its settings the run takes from it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from mmengine.hooks import Hook
 
+from mmpola.checkpoint.contents import DISTRIBUTED, PLAIN_BESIDE_AVERAGED, without_wrappers
 from mmpola.messages import listed
 
 CHANGING = ('last_step', 'base_values', 'verbose', 'best', 'num_bad_epochs', 'cooldown_counter')
@@ -31,6 +32,19 @@ class ResumedHook(Hook):
     def before_run(self, runner: Any) -> None:
         """Note the settings of the config."""
         self.built = _settings(runner)
+
+    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+        """Give the weights, plain and averaged, the names of a model without wrappers.
+
+        MMEngine calls this before it loads them; it would leave out other names with a warning.
+        """
+        checkpoint['state_dict'] = without_wrappers(checkpoint['state_dict'])
+        if PLAIN_BESIDE_AVERAGED not in checkpoint:
+            return
+        averaging = {}
+        for name, x in without_wrappers(checkpoint[PLAIN_BESIDE_AVERAGED]).items():
+            averaging[name if name == 'steps' else f'{DISTRIBUTED}.{name}'] = x
+        checkpoint[PLAIN_BESIDE_AVERAGED] = averaging
 
     def before_train(self, runner: Any) -> None:
         """Log a line if the checkpoint has changed them."""

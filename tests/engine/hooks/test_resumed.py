@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+import torch
 
 from mmpola.engine.hooks.resumed import ResumedHook
 from tests.helpers.training import Signal, run, small_config
@@ -32,3 +33,29 @@ def test_other_settings_are_named_with_both_values(colours, tmp_path, warned):
     assert 'optim_wrapper.weight_decay=' in line and '(config: 0.25)' in line
     assert 'param_scheduler.0.T_max=' in line
     assert line.endswith(f'--cfg-options load_from={start}')
+
+
+@pytest.mark.parametrize('wrap', ['module._orig_mod.{}', '_orig_mod.{}'])
+def test_a_checkpoint_with_the_names_of_wrappers_resumes_like_any_other(colours, tmp_path, wrap):
+    """With averaged weights; MMEngine would leave out the names and start from random weights."""
+    ema = {'default_hooks.average.type': 'EMAHook'}
+    with pytest.raises(SystemExit):
+        run(small_config(colours, tmp_path, options=ema), Signal(step=8))
+    start = tmp_path / 'start.pth'
+    shutil.copy(tmp_path / 'interrupted.pth', start)
+    ends = []
+    for wrapped in (False, True):
+        content = torch.load(start)
+        if wrapped:
+            plain = content['state_dict']
+            content['state_dict'] = {wrap.format(name): x for name, x in plain.items()}
+            averaged = content['ema_state_dict']
+            content['ema_state_dict'] = {
+                name.replace('module.', 'module._orig_mod.', 1): x for name, x in averaged.items()
+            }
+        path = str(tmp_path / 'again.pth')
+        torch.save(content, path)
+        cfg = small_config(colours, tmp_path, options={'load_from': path, **ema})
+        ends.append(run(cfg, ResumedHook(path), resume=True))
+    weights = [runner.model.state_dict() for runner in ends]
+    assert all(torch.equal(x, weights[1][name]) for name, x in weights[0].items())
