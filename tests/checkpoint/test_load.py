@@ -283,3 +283,15 @@ def test_views_of_larger_tensors_are_loaded(build, weights, tmp_path):
     model = build()
     load_weights(model, save(weights | {key: transposed}, tmp_path))
     assert_same(model.state_dict(), weights)
+
+
+def test_only_a_head_for_other_classes_names_their_numbers():
+    model = torch.nn.ModuleDict({'head': torch.nn.Linear(4, 5), 'neck': torch.nn.Linear(4, 5)})
+    weights = model.state_dict()
+    for key, shape, hint in (
+        ('head.weight', (6, 4), ' (num_classes is 5, the file has 6)'),
+        ('head.weight', (5, 3), ''),
+        ('neck.weight', (6, 4), ''),
+    ):
+        report = compare(model, {**weights, key: torch.zeros(shape)}, 'file')
+        assert report.wrong_shape == [f'{key} expected [5, 4], got {list(shape)}{hint}']

@@ -6,9 +6,11 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from mmpola.checkpoint.load import compare
+from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.engine import training_checkpoint
 from mmpola.engine.validate import build_model
 from mmpola.messages import UsageError
+from tests.helpers.configs import SMALL_ARCHS
 from tests.helpers.refusals import refusal
 
 
@@ -130,3 +132,23 @@ def test_weights_of_which_none_fits_the_backbone_are_refused(
         build(tiny_config),
     )
     assert message.startswith(f'load_from: {path}: ')
+
+
+def test_only_what_differs_from_the_file_is_printed(tmp_path, capsys):
+    def classifier(side=32):
+        backbone = {'arch': SMALL_ARCHS['mmpola.PolaSwin'], 'pretrain_img_size': side}
+        return ImageClassifier({'type': 'mmpola.PolaSwin', **backbone}, num_classes=3)
+
+    weights = classifier().state_dict()
+    path = tmp_path / 'file.pth'
+    for content, side, line in (
+        ({'state_dict': weights}, 32, ''),
+        ({'state_dict': weights, 'ema_state_dict': weights}, 32, 'averaged (EMA) weights'),
+        ({'state_dict': {**weights, 'neck.w': torch.ones(1)}}, 32, 'dropped: neck.w'),
+        ({'state_dict': weights}, 64, 'resized: '),
+    ):
+        torch.save(content, path)
+        training_checkpoint.read_checkpoint_for(path, classifier(side))
+        printed = capsys.readouterr().out
+        assert line in printed
+        assert bool(printed) == bool(line)

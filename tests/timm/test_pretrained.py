@@ -101,7 +101,7 @@ def test_names_of_wrappers_are_left_out(prefix, tmp_path):
 
 
 def test_tables_without_a_grid_are_read_as_square_and_said_to_be(tmp_path, capsys):
-    """timm drops the grids of a file that `checkpoint_path` names; 4 x 16 tokens look like 8 x 8."""
+    """timm drops the grids of the file of `checkpoint_path`; 4 x 16 tokens look like 8 x 8."""
     wide = {**SWIN, 'img_size': (16, 64)}
     path = tmp_path / 'wide.pth'
     torch.save(timm.create_model('pola_swin_tiny', num_classes=5, **wide).state_dict(), path)
