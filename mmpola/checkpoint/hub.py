@@ -43,6 +43,9 @@ PUBLISHED_MODELS = (
 SHIPPED_MODELS = ('pola_swin_nano',)
 """Models whose weights come with mmpola, trained by us."""
 
+MODELS_WITH_WEIGHTS = (*PUBLISHED_MODELS, *SHIPPED_MODELS)
+"""Models whose weights `mmpola://NAME` finds without a file in `checkpoints/`."""
+
 SHIPPED_FOLDER = Path(__file__).parents[1] / 'weights'
 """Where they are: NAME.safetensors, in half precision."""
 

@@ -9,6 +9,7 @@ from safetensors.torch import save
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import (
+    MODELS_WITH_WEIGHTS,
     PUBLISHED_MODELS,
     RELEASED_REPOSITORY,
     SHIPPED_MODELS,
@@ -91,7 +92,7 @@ def test_urls_with_the_same_file_name_have_files_of_their_own(hub):
     assert one.read_bytes() != other.read_bytes()
 
 
-WITHOUT_WEIGHTS = [model for model in NAMED if model not in (*PUBLISHED_MODELS, *SHIPPED_MODELS)]
+WITHOUT_WEIGHTS = [model for model in NAMED if model not in MODELS_WITH_WEIGHTS]
 
 
 @pytest.mark.parametrize('model', WITHOUT_WEIGHTS)
@@ -107,7 +108,7 @@ def test_a_model_without_published_weights_is_a_local_file_or_nothing(model, hub
 
 
 def test_models_with_weights_have_names():
-    assert {*PUBLISHED_MODELS, *SHIPPED_MODELS} <= NAMED.keys()
+    assert set(MODELS_WITH_WEIGHTS) <= NAMED.keys()
 
 
 NAMES_OF_FILES = [
