@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickletools
 import zipfile
@@ -79,6 +80,24 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
         partial.replace(path)
     except BaseException:  # Ctrl-C too
         partial.unlink(missing_ok=True)
+        raise
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Write files with names as long as the system allows, and their folders: all files or none.
+
+    Raises:
+        OSError: the disk is full, or a name is too long; what the files were before is lost.
+    """
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # do not write through a link
+            path.write_bytes(content)
+    except OSError:
+        for path in contents:
+            with contextlib.suppress(OSError):
+                path.unlink()
         raise
 
 
