@@ -181,8 +181,10 @@ def unreadable(run: Run) -> Iterator[str]:
 
 def unreadable_annotations(data: Data) -> list[str]:
     """Name the annotations of a file that a data set cannot read, with the reason."""
-    found = []
-    for key, image in data.raw.imgs.items() if data.raw is not None else ():
+    found: list[str] = []
+    if data.raw is None or data.dataset is None:
+        return found
+    for key, image in data.raw.imgs.items():
         for annotation in data.raw.imgToAnns.get(key, []):
             raw = {'raw_img_info': {**image, 'img_id': key}, 'raw_ann_info': [annotation]}
             try:
@@ -277,25 +279,24 @@ def evaluator_file(run: Run) -> Iterator[str]:
 @check('evaluator-sets', WARNING, TOGETHER)
 def evaluator_sets(run: Run) -> Iterator[str]:
     """A metric reads the file of one of several data sets, or their images share ids."""
-    for split in run.splits:
-        of_split = [data for data in run.sets if split in data.splits]
-        whole = run.cfg.get(f'{split}_evaluator')
-        kind = type_name(whole.get('type')) if isinstance(whole, dict) else ''
-        if len(of_split) < 2 or kind == 'MultiDatasetsEvaluator':
+    for key, evaluator, sets in judged(run):
+        split = key.partition('_')[0]
+        whole = run.cfg[f'{split}_evaluator']
+        has_own = (
+            isinstance(whole, dict) and type_name(whole.get('type')) == 'MultiDatasetsEvaluator'
+        )
+        if len(sets) < 2 or has_own:
             continue
-        ids: Counter[Any] = Counter()
-        for data in of_split:
-            ids.update(data.known.ids - {None})
+        ids = Counter(image for data in sets for image in data.known.ids - {None})
         shared = sum(count > 1 for count in ids.values())
-        for key, evaluator in evaluators(run.cfg, split):
-            reads_ids = 'Coco' in type_name(evaluator.get('type'))
-            if evaluator.get('ann_file') or (reads_ids and shared):
-                yield (
-                    f'{key}: {len(of_split)} data sets in {split}_dataloader, of which {shared} '
-                    f'images share an id with another, and ann_file={evaluator.get("ann_file")}: '
-                    "predictions for one are compared with another's annotations; use type="
-                    "'MultiDatasetsEvaluator' with a metric and a prefix for each"
-                )
+        reads_ids = 'Coco' in type_name(evaluator.get('type'))
+        if evaluator.get('ann_file') or (reads_ids and shared):
+            yield (
+                f'{key}: {len(sets)} data sets in {split}_dataloader, of which {shared} '
+                f'images share an id with another, and ann_file={evaluator.get("ann_file")}: '
+                "predictions for one are compared with another's annotations; use type="
+                "'MultiDatasetsEvaluator' with a metric and a prefix for each"
+            )
 
 
 @check('evaluator-outlines', ERROR, TOGETHER)
@@ -445,15 +446,12 @@ def same_looks(names: Sequence[str], others: set[str], whole: bool) -> set[str]:
     Many data sets number the images of each split from 0, so that the name alone says nothing. The
     quick check looks at a few pairs, and at all if one of them is alike.
     """
-    by_name: dict[str, str] = {}
-    for path in others:
-        for key in path_names(path):
-            by_name[key] = path
+    by_name = {key: path for path in others for key in path_names(path)}
     pairs = []
     for name in names:
-        other = next((by_name[key] for key in path_names(name) if key in by_name), None)
-        if other is not None:
-            pairs.append((name, other))
+        same = [by_name[key] for key in path_names(name) if key in by_name]
+        if same:
+            pairs.append((name, same[0]))
     few = pairs[:: math.ceil(len(pairs) / FEW)] if pairs else []
     if not whole and not any(look_alike(*pair) for pair in few):
         return set()

@@ -307,8 +307,7 @@ def number_of_samples(data: Data) -> int:
             data.dataset.full_init()
         return len(data.dataset)
     except ValueError:
-        is_empty = data.unfiltered == 0 or (data.unfiltered > 0 and not data.dataset.data_list)
-        if not is_empty:
+        if data.unfiltered < 0 or (data.unfiltered > 0 and data.dataset.data_list):
             raise
         return 0  # MMEngine cannot store an empty list
 
@@ -332,7 +331,7 @@ class Watched(BaseDataset):
         """Make what the data set knows of a sample from an entry of its file."""
         self.noted.file = raw.get('xml_path', '') if isinstance(raw, dict) else ''
         info = super().parse_data_info(raw)
-        note_dropped(self.noted, raw, info, super().parse_data_info)
+        note_dropped(self, raw, info, super().parse_data_info)
         self.noted.file = ''
         return info
 
@@ -345,12 +344,13 @@ class Watched(BaseDataset):
         return super()._parse_instance_info(tree, *arguments, **options)
 
 
-def note_dropped(data: Data, raw: Any, info: Any, parse: Callable[[Any], Any]) -> None:
+def note_dropped(dataset: Watched, raw: Any, info: Any, parse: Callable[[Any], Any]) -> None:
     """Note the annotations of an image that a data set has left out, by asking it for each."""
     annotations = raw.get('raw_ann_info') if isinstance(raw, dict) else None
     is_plain = isinstance(info, dict) and 'instances' in info and 'segments_info' not in info
     if not isinstance(annotations, list) or not is_plain:
         return
+    data = dataset.noted
     data.annotations += len(annotations)
     if len(info['instances']) == len(annotations):
         return
@@ -359,7 +359,7 @@ def note_dropped(data: Data, raw: Any, info: Any, parse: Callable[[Any], Any]) -
         if parse({**raw, 'raw_ann_info': [annotation]})['instances']:
             continue
         category = annotation.get('category_id')
-        has_class = category in data.dataset.cat_ids
+        has_class = category in dataset.cat_ids
         if category in categories and not has_class:
             data.add_other(categories[category]['name'], f'id {annotation.get("id")}')
         else:

@@ -5,6 +5,7 @@ import unicodedata
 
 import numpy as np
 import pytest
+from mmdet.datasets import CocoDataset
 from PIL import Image
 
 from mmpola.apps.data_checks import check_data
@@ -255,6 +256,23 @@ def test_annotations_that_are_dropped_are_counted_by_cause(change, cause, detect
     assert text.endswith(f': 2 of {len(entries)} annotations are dropped ({cause}: 2, id {ids})')
     assert data.labels.total == len(entries) - 2
     assert ', 2 dropped, ' in check_data(detection, ('train',)).lines()[0]
+
+
+class EagerDataset(CocoDataset):
+    """A data set of somebody's own, which reads its file at once."""
+
+    def __init__(self, *args, lazy_init, **options):
+        super().__init__(*args, **options)
+
+
+def test_a_data_set_that_reads_its_file_at_once(detection, annotations):
+    annotations['annotations'][0]['area'] = 0
+    annotations.save()
+    detection.train_dataloader.dataset.type = EagerDataset
+    only(warnings(detection), 'annotations-dropped')
+    annotations['annotations'][1]['bbox'] = None
+    annotations.save()
+    assert 'EagerDataset cannot read it (' in only(errors(detection), 'unreadable')
 
 
 def test_all_annotations_are_dropped(detection, annotations):
