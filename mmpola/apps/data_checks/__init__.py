@@ -133,14 +133,16 @@ def check_data(
 
 def refuse(found: Sequence[Found], is_complete: bool) -> None:
     """Raise UsageError with a line for each error and, behind them, for each warning."""
-    lines = [str(one) for one in sorted(found, key=lambda one: one.level != ERROR)]
+    errors = [str(one) for one in found if one.level == ERROR]
+    warnings = [str(one) for one in found if one.level != ERROR]
+    text = f'the data is not valid: {errors[0]}'
     if not is_complete:
         headline = f'the data is not complete (looked from {Path.cwd()})'
         advice = 'data in another folder: correct its path, or link it (ln -s /path/to/it data/)'
-        raise UsageError('\n  '.join([headline, *lines, advice]))
-    if len(lines) == 1:
-        raise UsageError(f'the data is not valid: {lines[0]}')
-    raise UsageError('\n  '.join(['the data is not valid', *lines]))
+        text = '\n  '.join([headline, *errors, advice])
+    elif len(errors) > 1:
+        text = '\n  '.join(['the data is not valid', *errors])
+    raise UsageError('\n'.join([text, *warnings]))
 
 
 def image_lines(cfg: Config, images: Sequence[tuple[str | Path, Any]]) -> list[str]:

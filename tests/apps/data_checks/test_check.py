@@ -262,10 +262,10 @@ def test_a_refusal_tells_the_warnings_too(segmentation, ade):
     image = min((ade / 'images' / 'training').iterdir())
     image.rename(image.with_suffix('.JPG'))
     segmentation.model.decode_head.num_classes = 3
-    headline, error, warning = refusal(check_data, segmentation, ('train',)).splitlines()
-    assert headline == 'the data is not valid'
+    error, warning = refusal(check_data, segmentation, ('train',)).splitlines()
+    assert error.startswith('the data is not valid: ')
     assert error.endswith('[class-count]')
-    assert warning.startswith('  warning: ')
+    assert warning.startswith('warning: ')
     assert warning.endswith('[suffix]')
 
 
