@@ -1,13 +1,10 @@
-"""Mask R-CNN, a small Pola-Swin, generated shapes, 5 epochs.
+"""Mask R-CNN, a small Pola-Swin, generated shapes, 8 epochs.
 
 A detector for boxes and masks of your own: faster_rcnn_pola_swin_small.py with a mask head. The
 backbone starts from weights that come with mmpola. As it stands, it reads the generated scenes of
-the quick start:
 
     python -m mmpola.apps.shapes data/shapes --images 600
-    python tools/train.py configs/mask_rcnn_pola_swin_small.py    one process on two CPU cores
-    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_small.py 2 \\
-        --cfg-options train_dataloader.batch_size=1               two processes, as in the quick start
+    python tools/train.py configs/mask_rcnn_pola_swin_small.py
 
 Lines that inherit from it, for masks in COCO's format:
 
@@ -23,15 +20,11 @@ Lines that inherit from it, for masks in COCO's format:
     val_dataloader = dict(dataset=val)
     test_dataloader = dict(dataset=val)
 
-Photographs need a larger `image_scale` than 192 x 160 pixels, set where it is read:
+The network reads images of at most 256 x 192 pixels. Another size is set where it is read:
 
     _base_.train_dataloader.dataset.pipeline[2].scale = (512, 384)
     _base_.val_dataloader.dataset.pipeline[1].scale = (512, 384)
     _base_.test_dataloader.dataset.pipeline[1].scale = (512, 384)
-
-and a backbone, trained on photographs, that learns more slowly than on shapes:
-
-    optim_wrapper = dict(paramwise_cfg=dict(backbone_lr_mult=0.3))
 
 Every epoch is followed by a validation; the checkpoint with the best mask AP stays as best_*.pth.
 AP is COCO's, computed from the boxes and masks that the data set reads.
@@ -41,16 +34,13 @@ Expected mask AP50 on held-out scenes: not in the paper; ours: not yet run.
 
 _base_ = './faster_rcnn_pola_swin_small.py'
 
-image_scale = (192, 160)  # (W, H) pixels, the largest that an image is resized to
 data_root = 'data/shapes/coco/'
 metainfo = dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross'))
-epochs = 5
 channels = 64
 
 model = dict(
     type='MaskRCNN',
     data_preprocessor=dict(pad_mask=True),
-    backbone=dict(pretrain_img_size=image_scale[::-1]),
     roi_head=dict(
         bbox_head=dict(num_classes=len(metainfo['classes'])),
         mask_roi_extractor=dict(
@@ -77,12 +67,10 @@ model = dict(
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='Resize', scale=image_scale, keep_ratio=True),
+    dict(type='Resize', scale=_base_.image_scale, keep_ratio=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
-test_pipeline = _base_.test_pipeline
-test_pipeline[1].scale = image_scale
 
 dataset = dict(_delete_=True, type='CocoDataset', data_root=data_root, metainfo=metainfo)
 train_dataloader = dict(
@@ -100,7 +88,7 @@ val_dataloader = dict(
         **dataset,
         ann_file='annotations/instances_val2017.json',
         data_prefix=dict(img='val2017/'),
-        pipeline=test_pipeline,
+        pipeline=_base_.test_pipeline,
         test_mode=True,
     )
 )
@@ -108,7 +96,4 @@ test_dataloader = val_dataloader
 val_evaluator = dict(metric=['bbox', 'segm'])
 test_evaluator = val_evaluator
 
-optim_wrapper = dict(paramwise_cfg=dict(backbone_lr_mult=1.0))  # shapes are far from photographs
-_base_.param_scheduler[1].update(end=epochs, T_max=epochs)
-train_cfg = dict(max_epochs=epochs)
 default_hooks = dict(checkpoint=dict(save_best='coco/segm_mAP'))

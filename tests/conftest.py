@@ -152,7 +152,7 @@ def colours(tmp_path_factory):
 @pytest.fixture
 def tiny_config(root, shapes, tmp_path):
     """The quick start's config with a tiny backbone: 3 epochs of 6 steps on 12 scenes."""
-    base = str(root / 'configs' / 'mask_rcnn_pola_swin_small.py')
+    base = str(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py')
     path = tmp_path / 'tiny.py'
     path.write_text(TINY.format(base=base, data=f'{shapes}/coco/'))
     return path

@@ -187,7 +187,7 @@ def installed(package):
 def test_a_detector_trains_from_the_wheel(python, mim, project, shapes):
     """In a folder with a space in its name, with the installed script."""
     (project / 'data').symlink_to(shapes)
-    base = str(mim / 'configs' / 'mask_rcnn_pola_swin_small.py')
+    base = str(mim / 'configs' / 'mask_rcnn_pola_swin_shapes.py')
     (project / 'tiny.py').write_text(
         TINY.format(base=base, data='data/coco/') + ONE_EPOCH_OF_ONE_STEP
     )

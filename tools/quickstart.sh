@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly CONFIG=configs/mask_rcnn_pola_swin_small.py DATA=data/shapes WORK=work_dirs/quickstart
+readonly CONFIG=configs/mask_rcnn_pola_swin_shapes.py DATA=data/shapes WORK=work_dirs/quickstart
 readonly VENV_PYTHON=.venv/bin/python  # PYTHON is the installer's to read
 # Shortens a line of the training log: drops the logger's prefix and the components of the loss.
 readonly SHORTER='s/^.* - INFO - (Epoch.train. *\[.*\]).* (eta: [^ ]*).* (loss: [^ ]*).*$/\1  \2  \3/'

@@ -180,6 +180,7 @@ OWN_RECIPES = {
     'semantic_fpn_pola_swin_small',
     'pretrain_pola_swin_nano',
     'pretrain_pola_pvt_nano',
+    'mask_rcnn_pola_swin_shapes',
     'mask_rcnn_pola_swin_small',
     'finetune_pola_pvt_t',
     'finetune_pola_swin_nano',

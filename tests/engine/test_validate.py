@@ -15,7 +15,7 @@ from tests.helpers.refusals import refusal
 @pytest.fixture(scope='module')
 def detector(root, shapes, tmp_path_factory):
     path = tmp_path_factory.mktemp('detector') / 'tiny.py'
-    base = root / 'configs' / 'mask_rcnn_pola_swin_small.py'
+    base = root / 'configs' / 'mask_rcnn_pola_swin_shapes.py'
     path.write_text(TINY.format(base=str(base), data=f'{shapes}/coco/'))
     return Config.fromfile(path)
 

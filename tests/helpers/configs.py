@@ -72,7 +72,7 @@ train_cfg = dict(max_epochs=3, val_interval=3)
 default_hooks = dict(logger=dict(interval=1), checkpoint=dict(save_best=None))
 randomness = dict(seed=0)
 """
-"""Text of a config: {base} is mask_rcnn_pola_swin_small.py, {data} a COCO folder with a slash."""
+"""Text of a config: {base} is mask_rcnn_pola_swin_shapes.py, {data} a COCO folder with a slash."""
 
 STATE = {
     'message_hub': {'log_scalars': {}, 'runtime_info': {}, 'resumed_keys': {}},
