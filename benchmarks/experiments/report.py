@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from statistics import mean
 
+from benchmarks.experiments import recall
 from benchmarks.experiments.floors import load_floors
 from benchmarks.experiments.plan import EXPERIMENTS, STARTS, Experiment
 from benchmarks.experiments.results import RESULTS, Record, load
@@ -166,6 +167,7 @@ def page_with_results(text: str, records: dict[str, Record]) -> str:
         if key not in STARTS:
             text = replace_block(text, key, experiment_block(key, experiment, records))
     text = replace_block(text, 'e7', starts_block(records))
+    text = replace_block(text, 'recall', recall.block(recall.load(), figure_path('recall')))
     resumed = RESULTS / 'resume.json'
     sentence = f'Exact resuming: {NOT_RUN}.'
     if resumed.exists():
@@ -205,3 +207,5 @@ def report() -> None:
             draw(experiment, records, figure_path(key))
     if trained_starts(records):
         draw_starts(trained_starts(records), records, figure_path('e7'))
+    if recall.load():
+        recall.draw(recall.load(), figure_path('recall'))

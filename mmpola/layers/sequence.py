@@ -22,8 +22,12 @@ GATE_INITS: dict[str, Callable[[Tensor], Tensor]] = {
     'normal': nn.init.normal_,
     'uniform': nn.init.uniform_,
     'ones': nn.init.ones_,
+    'open': nn.init.zeros_,
 }
-"""Initial weight of the gate (PolaFormer, appendix A.4); 'kaiming' is nn.Linear's own."""
+"""Initial weight of the gate (PolaFormer, appendix A.4); 'kaiming' is nn.Linear's own.
+
+'open' is ours: its bias starts as 1, so that the layer starts as attention + convolution.
+"""
 
 
 class SequenceAttention(nn.Module):
@@ -80,7 +84,7 @@ class PolaSequenceAttention(SequenceAttention):
         alpha: exponents of PolaFormer's variant lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: taps of the convolution, odd.
         gate_init: initial weight of the gate's projection, one of GATE_INITS; its bias starts as
-            nn.Linear's.
+            nn.Linear's, but with 'open' as 1.
         backend: backend of `mmpola.ops`: 'auto', 'triton' or 'torch'.
 
     Raises:
@@ -112,6 +116,8 @@ class PolaSequenceAttention(SequenceAttention):
             channels = dim
         self.dwc = SequenceMixAndGate(channels, dwc_kernel_size)
         GATE_INITS[gate_init](self.gate.weight)
+        if gate_init == 'open':
+            nn.init.ones_(self.gate.bias)
         self.feature_map: LearnedExpMap | LearnedPowerMap
         if plus:
             self.feature_map = LearnedExpMap(dim, num_heads)
@@ -187,13 +193,17 @@ class EluSequenceAttention(SequenceAttention):
         dtype = accumulation_dtype(v.dtype)
         with without_autocast(x.device):
             wide_v = v.to(dtype).transpose(1, 2)  # [B, H, N, D]
-            phi = F.elu(q.to(dtype).transpose(1, 2)) + 1
-            psi = F.elu(k.to(dtype).transpose(1, 2)) + 1
+            phi = self.features(q.to(dtype).transpose(1, 2))
+            psi = self.features(k.to(dtype).transpose(1, 2))
             if valid is not None:
                 psi = psi * valid[:, None, :, None]
             normaliser = phi @ psi.sum(dim=2).unsqueeze(-1) + default_eps()
             output = (phi @ (psi.mT @ wide_v)) / normaliser
         return output.to(v.dtype).transpose(1, 2).flatten(2)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the features of queries or keys, not negative, in the shape of x."""
+        return F.elu(x) + 1
 
 
 SEQUENCE_ATTENTION: dict[str, Callable[..., SequenceAttention]] = {

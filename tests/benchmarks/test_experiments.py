@@ -14,7 +14,7 @@ from mmengine.registry import MODELS, init_default_scope
 
 import benchmarks.records
 from benchmarks.experiments import __main__ as command
-from benchmarks.experiments import networks, report, resume_check, running, tables
+from benchmarks.experiments import networks, recall, report, resume_check, running, tables
 from benchmarks.experiments.class_parts import ClassFoldersPart
 from benchmarks.experiments.networks import layer_numbers, mean_rows
 from benchmarks.experiments.plan import (
@@ -312,7 +312,7 @@ def test_the_code_of_every_record_is_in_the_history():
     if shallow == 'true':
         pytest.skip('the history is not here')
     named = set()
-    for record in load(RESULTS).values():
+    for record in [*load(RESULTS).values(), *recall.load().values()]:
         for state in record['trees']:
             assert state.keys() == set(running.CODE)
             named.update(state.items())
@@ -368,6 +368,7 @@ def test_the_pages_print_the_collected_results():
     for key, experiment in EXPERIMENTS.items():
         if key not in STARTS:
             assert report.figure_path(key).exists() == tables.has_results(experiment, found)
+    assert report.figure_path('recall').exists() == bool(recall.load())
     assert report.figure_path('e7').exists() == bool(report.trained_starts(found))
 
 
@@ -423,3 +424,75 @@ def test_the_first_experiment_is_the_recipe_but_from_random_weights():
     assert experiment.model.backbone.pop('init_cfg') is None
     assert experiment.model == recipe.model
     assert experiment.train_pipeline == recipe.train_pipeline
+
+
+def test_a_query_asks_for_the_value_of_one_of_the_keys():
+    batch = recall.split(7, 5, pairs=32)
+    assert torch.equal(batch.keys, recall.split(7, 5, pairs=32).keys)
+    for keys, values, asked, answers in zip(*batch, strict=True):
+        memory = dict(zip(keys.tolist(), values.tolist(), strict=True))
+        assert len(memory) == 32
+        assert [memory[key] for key in asked.tolist()] == answers.tolist()
+
+
+@pytest.mark.parametrize('variant', recall.VARIANTS)
+def test_queries_read_the_pairs_and_not_each_other(variant):
+    torch.manual_seed(0)
+    network = recall.Network(variant, pairs=8)
+    batch = recall.split(7, 2, pairs=8)
+    first = batch.asked.clone()
+    first[:, 1:] = 127
+    kept = network(batch)[:, 0]
+    torch.testing.assert_close(network(batch._replace(asked=first))[:, 0], kept)
+    assert not torch.allclose(network(batch._replace(values=batch.values.flip(1)))[:, 0], kept)
+
+
+def test_training_ends_when_the_curve_is_flat():
+    rising = [(step, step / 100) for step in range(100, 3100, 100)]
+    assert not recall.is_over(rising[:-1])
+    assert recall.is_over(rising)
+    flat = [(step, 50.0) for step in range(100, 1600, 100)]
+    assert not recall.is_over(flat[:-1])
+    assert recall.is_over(flat)
+    assert recall.is_over([(100, 99.9)])
+
+
+def recall_records(**scores):
+    """Return records of 64 pairs at the rate 0.003, which is the best; one score per seed."""
+    found = {}
+    for variant, values in scores.items():
+        for case in recall.choice_cases(variant):
+            found[case.name] = {'test': 1.0, 'cpu_minutes': 1.0, 'validation': [[100, 1.0]]}
+        for seed, value in enumerate(values):
+            curve = [[100, 50.0], [200, value]]
+            name = recall.Case(variant, 64, 3e-3, seed).name
+            found[name] = {'test': value, 'cpu_minutes': 1.0, 'validation': curve}
+    return found
+
+
+def test_recall_shows_the_rate_that_validation_chose(tmp_path):
+    found = recall_records(softmax=[95.0, 96.0, 97.0], elu=[60.0])
+    lines = recall.block(found, tmp_path / 'recall.png').splitlines()
+    assert lines[2].startswith('| softmax | 0.003 | to be run | 96.0 (95.0 to 97.0) | to be run |')
+    assert lines[2].endswith('| 200 / 200 / 200 |')
+    assert '| 60.0, 1 of 3 seeds |' in lines[3] and lines[3].endswith('| - |')
+    assert lines[4].startswith('| linear (ReLU) | to be run |')
+    assert lines[-1].startswith('4 of 81 runs have finished')
+    recall.draw(found, tmp_path / 'recall.png')
+    assert (tmp_path / 'recall.png').stat().st_size > 5000
+
+
+def test_recall_skips_what_has_a_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(recall, 'RESULTS', tmp_path)
+    trained = []
+
+    def train(case):
+        trained.append(case)
+        return {'run': case.name, 'validation': [[100, 100 * case.rate]]}
+
+    monkeypatch.setattr(recall, 'train', train)
+    recall.run_all()
+    assert len(trained) == len(set(trained)) == 9 * (3 + 3 * 3 - 1)
+    assert {case.rate for case in trained if case.pairs == 128} == {1e-2}
+    recall.run_all()
+    assert len(trained) == 99

@@ -82,6 +82,7 @@ def test_alpha_bounds_the_exponents():
         ('normal', -6, 6, 1),
         ('uniform', 0, 1, 1 / 12**0.5),
         ('ones', 1, 1, 0),
+        ('open', 0, 0, 0),
     ],
 )
 def test_the_gates_initial_weight(name, low, high, std):
@@ -89,6 +90,11 @@ def test_the_gates_initial_weight(name, low, high, std):
     assert low <= weight.min() and weight.max() <= high
     assert weight.std().item() == pytest.approx(std, rel=0.05)
     assert name in GATE_INITS
+
+
+def test_an_open_gate_starts_as_one():
+    gate = PolaSequenceAttention(64, 2, LENGTH, gate_init='open').gate
+    assert torch.equal(gate(torch.randn(5, 64)), torch.ones(5, 64))
 
 
 def test_an_unknown_initial_value_is_named():
