@@ -253,7 +253,7 @@ def run_all() -> None:
     """Train what has no record yet: first the choice of the rates, then one seed after another."""
     for case in [case for variant in VARIANTS for case in choice_cases(variant)]:
         run(case)
-    records = load()
+    records = load(RESULTS)
     for seed in SEEDS:
         for pairs in PAIRS:
             for variant in VARIANTS:

@@ -298,7 +298,11 @@ class Backbone(RenamesWeights):
         return grids
 
     def init_weights(self) -> None:
-        """Run the initializers of `init_cfg` and load its file; other weights stay as they are."""
+        """Run the initializers of `init_cfg` and load its file; other weights stay as they are.
+
+        But gates with gate_init='open' are opened again before a file is loaded, as the
+        initializers of a detector may have drawn them anew: load weights after this, not before.
+        """
         initialize(self, self.init_cfg)
 
     def train(self, mode: bool = True) -> Backbone:

@@ -84,6 +84,8 @@ class PolaDeiT(Backbone):
         attn_types: 'L' (linear) or 'S' (softmax) for all blocks, or a letter per block.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution on values (E14).
+        gate_init: how the gates of linear attention start: 'authors', or 'open' (weight 0, bias
+            1), see `mmpola.layers.LinearAttention`; 'authors' with an ablation.
         gate, mixing, polarity: ablations of the linear blocks, see `AblatedPolaAttention`.
         mlp_ratio: hidden channels of the MLP, as a multiple of C.
         qkv_bias: bias of the projections in attention.
@@ -114,6 +116,7 @@ class PolaDeiT(Backbone):
         attn_types: str = 'L',
         alpha: float = 4,
         dwc_kernel_size: int = 5,
+        gate_init: str = 'authors',
         gate: bool = True,
         mixing: str | None = 'dwc',
         polarity: bool = True,
@@ -154,6 +157,11 @@ class PolaDeiT(Backbone):
         rates = drop_path_rates(drop_path_rate, [depth])[0]
         grid = token_grid(pretrain_img_size, PATCH_SIZE)
         is_ablated = not gate or mixing != 'dwc' or not polarity
+        if is_ablated and gate_init != 'authors':
+            raise ValueError(
+                f"gate_init: expected 'authors' with an ablation (gate, mixing or polarity), "
+                f'got {gate_init!r}'
+            )
 
         self.stem = Stem(in_channels, dim, grid)
         self.stages = nn.ModuleList()
@@ -182,6 +190,7 @@ class PolaDeiT(Backbone):
                     grid=grid,
                     alpha=alpha,
                     dwc_kernel_size=dwc_kernel_size,
+                    gate_init=gate_init,
                     qkv_bias=qkv_bias,
                     proj_drop=drop_rate,
                     backend=backend,

@@ -182,6 +182,8 @@ class PolaPVTv2(Backbone):
             values.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution on values (E14).
+        gate_init: how the gates of linear attention start: 'authors', or 'open' (weight 0, bias
+            1), see `mmpola.layers.LinearAttention`.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of
@@ -210,6 +212,7 @@ class PolaPVTv2(Backbone):
         softmax_sr_ratios: Sequence[int] = (8, 4, 2, 1),
         alpha: float = 4,
         dwc_kernel_size: int = 5,
+        gate_init: str = 'authors',
         qkv_bias: bool = True,
         in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
@@ -271,6 +274,7 @@ class PolaPVTv2(Backbone):
                         grid=grid,
                         alpha=alpha,
                         dwc_kernel_size=dwc_kernel_size,
+                        gate_init=gate_init,
                         qkv_bias=qkv_bias,
                         proj_drop=drop_rate,
                         backend=backend,

@@ -120,6 +120,8 @@ class PolaSwin(Backbone):
         window_size: side of the softmax windows, in tokens (12 in the released 384 model).
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution on values (E14).
+        gate_init: how the gates of linear attention start: 'authors', or 'open' (weight 0, bias
+            1), see `mmpola.layers.LinearAttention`.
         mlp_ratio: hidden channels of the MLP, as a multiple of the stage's channels.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
@@ -146,6 +148,7 @@ class PolaSwin(Backbone):
         window_size: int = 7,
         alpha: float = 4,
         dwc_kernel_size: int = 5,
+        gate_init: str = 'authors',
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         in_channels: int = 3,
@@ -215,6 +218,7 @@ class PolaSwin(Backbone):
                         grid=grid,
                         alpha=alpha,
                         dwc_kernel_size=dwc_kernel_size,
+                        gate_init=gate_init,
                         qkv_bias=qkv_bias,
                         proj_drop=drop_rate,
                         backend=backend,

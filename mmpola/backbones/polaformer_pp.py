@@ -238,6 +238,8 @@ class PolaFormerPP(Backbone):
             `layer_scale_init` its initial values.
         attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, all tokens), or a letter per
             block.
+        gate_init: how the gates of linear attention start: 'authors', or 'open' (weight 0, bias
+            1), see `mmpola.layers.LinearAttention`.
         in_channels: channels of the image.
         pretrain_img_size: accepted as by every backbone, but not used: positions are computed, not
             learned.
@@ -260,6 +262,7 @@ class PolaFormerPP(Backbone):
         arch: str | dict[str, Any] = 'b2',
         *,
         attn_types: AttnTypes = 'LLSS',
+        gate_init: str = 'authors',
         in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
@@ -314,7 +317,11 @@ class PolaFormerPP(Backbone):
                     )
                 else:
                     attn = PolaFormerPPAttention(
-                        dim, num_heads[index], proj_drop=drop_rate, backend=backend
+                        dim,
+                        num_heads[index],
+                        gate_init=gate_init,
+                        proj_drop=drop_rate,
+                        backend=backend,
                     )
                 block = PolaFormerPPBlock(
                     attn,

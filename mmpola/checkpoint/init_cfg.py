@@ -16,6 +16,7 @@ from mmpola.checkpoint.contents import WEIGHTS
 from mmpola.checkpoint.hub import SCHEMES, NotDownloadedError, resolve_checkpoint
 from mmpola.checkpoint.load import RenamesWeights, load_weights
 from mmpola.config_contents import nodes, type_name
+from mmpola.layers import LinearAttention
 from mmpola.messages import UsageError
 
 InitCfg = dict[str, Any] | list[dict[str, Any]] | None
@@ -43,6 +44,9 @@ def check_init_cfg(init_cfg: InitCfg) -> None:
 def initialize(model: RenamesWeights, init_cfg: InitCfg) -> bool:
     """Run the initializers on a model, then load the files over their weights, as MMEngine does.
 
+    In between, the gates of layers with gate_init='open' are opened again: these initializers, or
+    those of a detector around the model, may have drawn the projections anew.
+
     Returns:
         Whether there was a file.
 
@@ -60,6 +64,9 @@ def initialize(model: RenamesWeights, init_cfg: InitCfg) -> bool:
         from mmengine.model import initialize as run_initializers
 
         run_initializers(model, initializers)
+    for module in model.modules():
+        if isinstance(module, LinearAttention):
+            module.start_gate()
     for file in files:
         load_weights(model, file['checkpoint'], file.get('weights'))
     return len(files) > 0

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmpola.layers.depthwise import MixAndGate
-from mmpola.layers.initial_weights import draw_layer
+from mmpola.layers.initial_weights import check_gate_init, draw_layer
 from mmpola.layers.rotary import cached_rotary_tables
 from mmpola.layers.token_maps import (
     Grid,
@@ -32,7 +32,7 @@ from mmpola.ops.numerics import accumulation_dtype
 
 
 class LinearAttention(nn.Module):
-    """Base class of the three layers: maps as input, the backend, the names of released weights.
+    """Base class of the three layers: maps as input, gate, backend, the names of released weights.
 
     Args:
         dim: channels C.
@@ -40,20 +40,44 @@ class LinearAttention(nn.Module):
         feature_map: module with the parameters of the layer's `PowerMap` or `ExpMap`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`: 'auto', 'triton' or
             'torch'.
+        gate_init: how the gate (E14), a projection of the tokens, starts. 'authors': as they draw
+            it, with weights of both signs. 'open': with weight 0 and bias 1, so that the layer
+            starts as the attention plus the convolution of the values, which is ours.
+        qkv_bias: bias of the gate's projection, which an open gate needs.
 
     Raises:
-        ValueError: `backend` is not the name of a backend.
+        ValueError: `backend` is not the name of a backend, or `gate_init` is unknown or does not
+            fit `qkv_bias`.
     """
 
+    gate_projection: ClassVar[str] = 'qkvg'
+    """Name of the projection whose last C outputs are the gate."""
+
     def __init__(
-        self, dim: int, num_heads: int, feature_map: LearnedPowerMap | LearnedExpMap, backend: str
+        self,
+        dim: int,
+        num_heads: int,
+        feature_map: LearnedPowerMap | LearnedExpMap,
+        backend: str,
+        gate_init: str,
+        qkv_bias: bool = True,
     ) -> None:
         check_backend_name(backend)
+        check_gate_init(gate_init, qkv_bias)
         super().__init__()
         self.dim = dim
         self.num_heads = num_heads
         self.feature_map = feature_map
         self.backend = backend
+        self.gate_init = gate_init
+
+    def start_gate(self) -> None:
+        """Open the gate if `gate_init` is 'open'; otherwise it keeps what was drawn."""
+        if self.gate_init == 'open':
+            projection: Any = self.get_submodule(self.gate_projection)
+            with torch.no_grad():
+                projection.weight[-self.dim :] = 0
+                projection.bias[-self.dim :] = 1
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """Attend from every token to every token.
@@ -106,12 +130,13 @@ class PolaAttention(LinearAttention, HasPositionTable):
             learned; it is resized bilinearly to other grids. None for no table.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution (E14), odd.
+        gate_init: how the gate starts, see `LinearAttention`.
         qkv_bias: bias of the projections to q, k, v and gate.
         proj_drop: dropout rate after the output projection.
         backend: see `LinearAttention`.
 
     Raises:
-        ValueError: `num_heads`, `grid`, `alpha` or `backend` is invalid.
+        ValueError: `num_heads`, `grid`, `alpha`, `gate_init` or `backend` is invalid.
     """
 
     table_name = 'positional_encoding'
@@ -124,11 +149,13 @@ class PolaAttention(LinearAttention, HasPositionTable):
         grid: Grid | None = None,
         alpha: float = 4,
         dwc_kernel_size: int = 5,
+        gate_init: str = 'authors',
         qkv_bias: bool = True,
         proj_drop: float = 0.0,
         backend: str = 'auto',
     ) -> None:
-        super().__init__(dim, num_heads, LearnedPowerMap(dim, num_heads, alpha), backend)
+        feature_map = LearnedPowerMap(dim, num_heads, alpha)
+        super().__init__(dim, num_heads, feature_map, backend, gate_init, qkv_bias)
         self.qkvg = nn.Linear(dim, 4 * dim, bias=qkv_bias)
         self.positional_encoding = key_position_table(grid, dim)
         self.grid = grid or (0, 0)
@@ -141,6 +168,7 @@ class PolaAttention(LinearAttention, HasPositionTable):
         """Draw the projections as the authors do; the convolution keeps PyTorch's weights."""
         draw_layer(self.qkvg)
         draw_layer(self.proj)
+        self.start_gate()
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """Attend from every token to every token, see `LinearAttention.forward`."""
@@ -178,6 +206,7 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
             1 for none.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution (E14), odd.
+        gate_init: how the gate starts, see `LinearAttention`.
         qkv_bias: bias of the projections to q, k, v and gate.
         proj_drop: dropout rate after the output projection.
         backend: see `LinearAttention`.
@@ -186,10 +215,11 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
         grid: (h, w) of the keys.
 
     Raises:
-        ValueError: `num_heads`, `grid`, `alpha` or `backend` is invalid.
+        ValueError: `num_heads`, `grid`, `alpha`, `gate_init` or `backend` is invalid.
     """
 
     table_name = 'positional_encoding'
+    gate_projection = 'qg'
 
     def __init__(
         self,
@@ -200,11 +230,13 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
         sr_ratio: int = 1,
         alpha: float = 4,
         dwc_kernel_size: int = 5,
+        gate_init: str = 'authors',
         qkv_bias: bool = True,
         proj_drop: float = 0.0,
         backend: str = 'auto',
     ) -> None:
-        super().__init__(dim, num_heads, LearnedPowerMap(dim, num_heads, alpha), backend)
+        feature_map = LearnedPowerMap(dim, num_heads, alpha)
+        super().__init__(dim, num_heads, feature_map, backend, gate_init, qkv_bias)
         self.sr_ratio = sr_ratio
         self.qg = nn.Linear(dim, 2 * dim, bias=qkv_bias)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
@@ -224,6 +256,7 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
         draw_layer(self.qg)
         draw_layer(self.kv)
         draw_layer(self.proj)
+        self.start_gate()
 
     def table_grid(self, tokens: Grid) -> Grid:
         """Return the grid of the keys of tokens on a grid."""
@@ -266,13 +299,14 @@ class PolaFormerPPAttention(LinearAttention):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
+        gate_init: how the gate starts, see `LinearAttention`.
         proj_drop: dropout rate after the output projection.
         norm_layer: `nn.LayerNorm`, or another function from C to a module, to normalise the tokens
             [B, N, C] first; None if the network has normalised them, as PolaFormer++'s blocks do.
         backend: see `LinearAttention`.
 
     Raises:
-        ValueError: `num_heads` or `backend` is invalid.
+        ValueError: `num_heads`, `gate_init` or `backend` is invalid.
     """
 
     def __init__(
@@ -280,11 +314,12 @@ class PolaFormerPPAttention(LinearAttention):
         dim: int,
         num_heads: int,
         *,
+        gate_init: str = 'authors',
         proj_drop: float = 0.0,
         norm_layer: Callable[[int], nn.Module] | None = None,
         backend: str = 'auto',
     ) -> None:
-        super().__init__(dim, num_heads, LearnedExpMap(dim, num_heads), backend)
+        super().__init__(dim, num_heads, LearnedExpMap(dim, num_heads), backend, gate_init)
         self.norm: nn.Module = nn.Identity()
         if norm_layer is not None:
             self.norm = norm_layer(dim)
@@ -297,6 +332,7 @@ class PolaFormerPPAttention(LinearAttention):
     def reset_parameters(self) -> None:
         """Draw the convolution as the authors do; linear layers keep PyTorch's weights."""
         draw_layer(self.lepe)
+        self.start_gate()
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """Attend from every token to every token, see `LinearAttention.forward`."""

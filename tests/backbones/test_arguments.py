@@ -34,6 +34,9 @@ PYRAMID = {**SMALL, 'embed_dims': (8, 8, 8, 8), 'mlp_ratios': (2, 2, 2, 2)}
         (PolaDeiT, 'frozen_stages', 5),
         (PolaDeiT, 'attn_types', 'LS'),
         (PolaDeiT, 'mixing', 'conv'),
+        (PolaSwin, 'gate_init', 'ones'),
+        (PolaDeiT, 'gate_init', None),
+        (PolaPVT, 'gate_init', 'kaiming'),
         (PolaPVT, 'pola_sr_ratios', (8, 4, 2)),
         (PolaPVT, 'pola_sr_ratios', '8421'),
         (PolaPVT, 'softmax_sr_ratios', (8, 4, 2, 0)),
@@ -88,3 +91,8 @@ def test_heads_divide_the_channels_into_a_multiple():
         check_heads([8], [8])
     with pytest.raises(ValueError, match=r'^num_heads: .*multiple of 4.*8 // 4 = 2'):
         check_heads([8], [4], multiple=4)
+
+
+def test_an_ablated_layer_keeps_the_authors_gate():
+    with pytest.raises(ValueError, match=r"^gate_init: expected 'authors' with an ablation"):
+        PolaDeiT(DEIT, polarity=False, gate_init='open')

@@ -18,7 +18,7 @@ from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwi
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.weight_names import to_released
 from mmpola.checkpoint.load import load_weights
-from mmpola.layers import position_tables
+from mmpola.layers import LinearAttention, position_tables
 from mmpola.zoo import NAMED
 
 PYRAMID = {
@@ -423,3 +423,15 @@ def test_every_arch_is_named(cls):
 
 def test_every_backbone_passes_these_tests():
     assert {cls.__name__ for cls in CLASSES} == set(dir(backbones))
+
+
+@pytest.mark.parametrize('cls', CLASSES)
+def test_every_backbone_passes_the_start_of_its_gates_on(cls):
+    name = next(name for name, (found, _) in SMALL.items() if found is cls)
+    for gate_init in ('authors', 'open'):
+        model = build(name, gate_init=gate_init)
+        layers = [module for module in model.modules() if isinstance(module, LinearAttention)]
+        assert layers
+        for layer in layers:
+            bias = layer.get_submodule(layer.gate_projection).bias[-layer.dim :]
+            assert bool((bias == 1).all()) == (gate_init == 'open')

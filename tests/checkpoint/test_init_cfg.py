@@ -3,10 +3,11 @@
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, init_default_scope
 
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.init_cfg import check_init_cfg, remove_pretrained
+from mmpola.layers import PolaAttention
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
 LINEAR = {'type': 'Constant', 'layer': 'Linear', 'val': 0.25, 'bias': 0.5}
@@ -57,6 +58,40 @@ def test_initializers_of_a_classifier_leave_the_file_to_its_backbone(weights):
     model.init_weights()
     assert (model.head.weight == 0.25).all()
     assert torch.equal(model.backbone.stem.proj.weight, expected['stem.proj.weight'])
+
+
+def gates_of(model):
+    """Return weight and bias of each gate in a Pola-Swin."""
+    gates = []
+    for layer in layers_of(model, PolaAttention):
+        gates.append((layer.qkvg.weight[-layer.dim :], layer.qkvg.bias[-layer.dim :]))
+    return gates
+
+
+@pytest.mark.parametrize('place', ['detector', 'backbone'])
+def test_initializers_leave_an_open_gate_open(place, root):
+    """A detector runs its initializers on all layers before its backbone's `init_weights`."""
+    cfg = Config.fromfile(root / 'configs' / 'faster_rcnn_pola_swin_small.py')
+    init_default_scope(cfg.default_scope)
+    xavier = {'type': 'Xavier', 'layer': 'Linear', 'bias': 0.5}
+    cfg.model.backbone.update(gate_init='open', init_cfg=None)
+    node = cfg.model if place == 'detector' else cfg.model.backbone
+    node.init_cfg = xavier
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    assert (model.backbone.stages[0].blocks[0].attn.proj.bias == 0.5).all()
+    gates = gates_of(model.backbone)
+    assert gates
+    for weight, bias in gates:
+        assert not weight.any()
+        assert (bias == 1).all()
+
+
+def test_a_file_wins_over_an_open_gate(weights):
+    pretrained, expected = weights
+    model = PolaSwin(ARCH, gate_init='open', init_cfg=[pretrained, LINEAR])
+    model.init_weights()
+    assert all(torch.equal(x, expected[name]) for name, x in model.state_dict().items())
 
 
 @pytest.mark.parametrize('kind', ['model', 'ema'])

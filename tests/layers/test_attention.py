@@ -307,3 +307,48 @@ def test_a_layer_takes_the_authors_names(name, golden):
     attention.load_state_dict(weights)
     assert torch.equal(attention.proj.weight, weights['proj.weight'])
     assert torch.equal(getattr(attention.feature_map, learned), weights[learned])
+
+
+def gate_of(attention, x):
+    """Return the gate of tokens [B, N, C]."""
+    return attention.get_submodule(attention.gate_projection)(x)[..., -attention.dim :]
+
+
+@EVERY_LAYER
+def test_an_open_gate_starts_as_one_and_all_else_as_the_authors(layer):
+    weights = {}
+    for gate_init in ('authors', 'open'):
+        torch.manual_seed(0)
+        weights[gate_init] = layer(8, 2, grid=(4, 4), gate_init=gate_init)
+    x = torch.randn(2, 16, 8)
+    assert torch.equal(gate_of(weights['open'], x), torch.ones(2, 16, 8))
+    drawn = gate_of(weights['authors'], x)
+    assert drawn.min() < 0 < drawn.max()
+    name = weights['open'].gate_projection
+    with torch.no_grad():
+        for tensor in ('weight', 'bias'):
+            opened = getattr(weights['open'].get_submodule(name), tensor)
+            opened[-8:] = getattr(weights['authors'].get_submodule(name), tensor)[-8:]
+    for key, tensor in weights['authors'].state_dict().items():
+        assert torch.equal(tensor, weights['open'].state_dict()[key]), key
+
+
+@EVERY_LAYER
+def test_weights_load_over_an_open_gate(layer):
+    authors = layer(8, 2, grid=(4, 4))
+    opened = layer(8, 2, grid=(4, 4), gate_init='open')
+    opened.load_state_dict(authors.state_dict())
+    x = torch.randn(2, 8, 4, 4)
+    assert torch.equal(opened(x), authors(x))
+
+
+@EVERY_LAYER
+def test_an_unknown_start_of_the_gate_is_named(layer):
+    with pytest.raises(ValueError, match=r"^gate_init: expected .*'authors', 'open'.*, got 'ones'"):
+        layer(8, 2, grid=(4, 4), gate_init='ones')
+
+
+@EVERY_LAYER_WITH_TABLE
+def test_a_gate_without_a_bias_cannot_be_opened(layer):
+    with pytest.raises(ValueError, match=r"^gate_init: expected 'authors' with qkv_bias=False"):
+        layer(8, 2, grid=(4, 4), gate_init='open', qkv_bias=False)

@@ -62,6 +62,13 @@ def test_takes_the_keyword_arguments_of_timm():
     assert model.backbone.stages[0].blocks[0].attn.grid == (16, 16)
 
 
+def test_gates_can_start_open():
+    model = timm.create_model('pola_swin_tiny', gate_init='open', **SWIN)
+    attention = model.backbone.stages[0].blocks[0].attn
+    assert not attention.qkvg.weight[-attention.dim :].any()
+    assert (attention.qkvg.bias[-attention.dim :] == 1).all()
+
+
 @pytest.mark.parametrize(('name', 'small'), [('pola_swin_tiny', SWIN), ('polaformer_pp_b0', PLUS)])
 def test_the_head_can_be_removed_and_replaced(name, small):
     model = timm.create_model(name, num_classes=10, **small).double().eval()
