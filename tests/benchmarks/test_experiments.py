@@ -482,6 +482,15 @@ def test_recall_shows_the_rate_that_validation_chose(tmp_path):
     assert (tmp_path / 'recall.png').stat().st_size > 5000
 
 
+def test_of_rates_that_solve_the_task_the_fastest_is_chosen():
+    curves = {1e-3: [[400, 100.0]], 3e-3: [[200, 99.95]], 1e-2: [[300, 99.9]]}
+    found = {}
+    for case in recall.choice_cases('elu'):
+        assert recall.chosen_rate('elu', found) is None
+        found[case.name] = {'validation': curves[case.rate]}
+    assert recall.chosen_rate('elu', found) == 3e-3
+
+
 def test_recall_skips_what_has_a_record(tmp_path, monkeypatch):
     monkeypatch.setattr(recall, 'RESULTS', tmp_path)
     trained = []
