@@ -29,6 +29,10 @@ Photographs need a larger `image_scale` than 192 x 160 pixels, set where it is r
     _base_.val_dataloader.dataset.pipeline[1].scale = (512, 384)
     _base_.test_dataloader.dataset.pipeline[1].scale = (512, 384)
 
+and a backbone, trained on photographs, that learns more slowly than on shapes:
+
+    optim_wrapper = dict(paramwise_cfg=dict(backbone_lr_mult=0.3))
+
 Every epoch is followed by a validation; the checkpoint with the best mask AP stays as best_*.pth.
 AP is COCO's, computed from the boxes and masks that the data set reads.
 
@@ -104,6 +108,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(metric=['bbox', 'segm'])
 test_evaluator = val_evaluator
 
+optim_wrapper = dict(paramwise_cfg=dict(backbone_lr_mult=1.0))  # shapes are far from photographs
 _base_.param_scheduler[1].update(end=epochs, T_max=epochs)
 train_cfg = dict(max_epochs=epochs)
 default_hooks = dict(checkpoint=dict(save_best='coco/segm_mAP'))

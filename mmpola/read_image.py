@@ -1,4 +1,4 @@
-"""Find and decode image files."""
+"""Find, name, decode and encode image files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from mmpola.messages import UsageError, listed
@@ -118,7 +119,10 @@ def _shared(names: Sequence[Any]) -> list[int]:
 
 
 def check_outputs(
-    outputs: Iterable[Path], overwrite: bool, inputs: Iterable[ImageFile] = ()
+    outputs: Iterable[Path],
+    overwrite: bool,
+    inputs: Iterable[ImageFile] = (),
+    option: str = '--out',
 ) -> None:
     """Raise UsageError if some of the files that will be written exist, unless `overwrite`.
 
@@ -126,20 +130,21 @@ def check_outputs(
         outputs: the files.
         overwrite: whether they may exist.
         inputs: images that are never overwritten, also not through a link.
+        option: that names the folder of the files.
     """
     outputs = list(outputs)
     read = {os.path.realpath(image.path) for image in inputs}
     replaced = [output for output in outputs if os.path.realpath(output) in read]
     if replaced:
         raise UsageError(
-            f'--out: expected a folder apart from the images, got one whose results would replace '
-            f'them ({listed(replaced)})'
+            f'{option}: expected a folder apart from the images, got one whose results would '
+            f'replace them ({listed(replaced)})'
         )
     # Not Path.exists, which raises an error for a name that is too long
     existing = [output for output in outputs if os.path.lexists(output)]
     if existing and not overwrite:
         raise UsageError(
-            f'--out: {len(existing)} of the results exist already ({listed(existing)}); '
+            f'{option}: {len(existing)} of the results exist already ({listed(existing)}); '
             'choose another folder, or allow overwriting with --overwrite'
         )
 
@@ -163,3 +168,10 @@ def rgb_image(data: bytes) -> Image.Image:
         elif 'transparency' in image.info:
             image = image.convert('RGBA')
         return image.convert('RGB')
+
+
+def encoded(pixels: NDArray[Any], kind: str, **options: Any) -> bytes:
+    """Return the content of an image file of a kind that Pillow knows."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()

@@ -54,6 +54,7 @@ REGISTERED_NAMES: dict[str, dict[str, str]] = {
         'Float32SamplingHook': 'mmpola.engine.hooks.float32_sampling',
         'MeanBuffersHook': 'mmpola.engine.hooks.mean_buffers',
         'PreemptionHook': 'mmpola.engine.hooks.preemption',
+        'ShowHook': 'mmpola.engine.hooks.show',
     },
     'OPTIM_WRAPPERS': {'BFloat16OptimWrapper': 'mmpola.engine.optim'},
     'OPTIM_WRAPPER_CONSTRUCTORS': {

@@ -9,6 +9,7 @@ import pytest
 from mmpola.zoo import NAMED
 from tests.helpers import ROOT
 from tools.dev.config_rows import read_docstring
+from tools.dev.published import published
 
 COUNT_WORDS = {2: 'two', 3: 'three', 4: 'four', 5: 'five', 6: 'six', 7: 'seven'}
 TASKS = ('text', 'listops', 'retrieval', 'pathfinder', 'image')
@@ -41,6 +42,38 @@ def test_rows_and_averages_of_table_4():
     averages = [f'{mean(printed[f"pola_a{alpha}"]):.2f}' for alpha in (3, 5, 7)]
     softmax = mean(printed['softmax'])
     assert f'= 3, 5, 7: {", ".join(averages)}; softmax {softmax:.2f})' in text
+
+
+def gains(column, part):
+    """How much Pola-Swin and Pola-PVT gain over their baselines, in tenths, ascending.
+
+    Args:
+        column: of docs/published.csv.
+        part: number of the figure in a cell, 0 or 1.
+    """
+    models = {(row['model'], row['recipe']): row for row in published()}
+    found = []
+    for (name, recipe), row in models.items():
+        baseline = models.get((name.removeprefix('Pola-'), recipe))
+        if name.startswith('Pola-') and row[column] and baseline[column]:
+            ours = row[column].split(' / ')[part].removesuffix(' (FPN)')
+            theirs = baseline[column].split(' / ')[part].removesuffix(' (FPN)')
+            found.append(round(10 * (float(ours) - float(theirs))))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ('column', 'part', 'sentence'),
+    [
+        ('top-1', 0, '{} to {} points of top-1'),
+        ('AP', 0, '{} to {} of box AP'),
+        ('AP', 1, '{} to {} of mask AP'),
+        ('mIoU', 0, '{} to {} of mIoU'),
+    ],
+)
+def test_gains_beside_the_claim_of_the_abstract(column, part, sentence):
+    found = gains(column, part)
+    assert sentence.format(found[0] / 10, found[-1] / 10) in words('docs/paper.md')
 
 
 def test_known_networks():

@@ -8,13 +8,14 @@ IMAGES are files and folders (searched recursively). DIR gets the same subfolder
 For NAME.jpg it contains, as PNG and as PDF,
 
     NAME/maps_LAYER    for each point the weights of its query over the image: same-signed and
-                       opposite-signed stream, both together, and linear (elu + 1) and softmax
-                       attention with the same q and k
+                       opposite-signed stream, both together, and linear (elu + 1), FLatten's
+                       and softmax attention with the same q and k
     NAME/entropy       entropy of the weights per layer and head, next to other kinds of attention
     NAME/gates         means, correlation and principal components of the gate's two halves
     NAME/parameters    learned exponents and scales, or temperatures
     NAME/rank          effective rank of the token mixing, with and without the convolution, next
                        to other kinds of attention
+    NAME/sorted        weights of the points' queries from the largest to the smallest
 
 and NAME.json with the numbers. docs/analysis.md defines them.
 

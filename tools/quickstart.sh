@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh machine to predictions: installs mmpola, generates a data set of shapes, trains a small Mask R-CNN from
-# random weights, evaluates it and draws its predictions.
+# From a fresh machine to predictions: installs mmpola, generates a data set of shapes, trains a small Mask R-CNN,
+# evaluates it and draws its predictions.
 #   bash tools/quickstart.sh
 # Safe to run again: finished steps are skipped, an interrupted training run resumes from its last epoch.
 set -euo pipefail

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
@@ -18,6 +17,7 @@ from benchmarks.experiments.running import is_finished, newest
 from mmpola.apps import analysis
 from mmpola.apps.analysis.attention_weights import sample_tokens
 from mmpola.apps.image_reader import open_reader
+from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 
 NETWORKS = {
     'detect_pola_swin': 'detector, Pola-Swin',
@@ -73,11 +73,8 @@ def analyze_network(run: Run, folder: Path, images: int) -> list[dict[str, Numbe
     """Return, for each image, the numbers of each layer of a run's best checkpoint."""
     cfg = Config.fromfile(run.config)
     init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model).eval()
-    checkpoint = torch.load(newest(folder, 'best_*.pth'), map_location='cpu', weights_only=False)
-    # Checkpoints of other commits may hold buffers that are computed now.
-    missing, _ = model.load_state_dict(checkpoint['state_dict'], strict=False)
-    assert not missing, missing
+    model = MODELS.build(cfg.model)
+    model = load_model(model, read_checkpoint_for(newest(folder, 'best_*.pth'), model))
     dataset = DATASETS.build(cfg.test_dataloader.dataset)
     reader = open_reader(cfg)
     found = []

@@ -7,11 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.experiments.plan import EXPERIMENTS, Experiment, Run
 from benchmarks.experiments.running import TESTED, newest, read_journal
 from benchmarks.records import ROOT
+from mmpola.checkpoint.safe_load import read_checkpoint
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'experiments'
 Record = dict[str, Any]
@@ -94,7 +93,7 @@ def series(lines: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[tu
 
 def parameters(checkpoint: Path) -> int:
     """Return the number of weights in a checkpoint; the networks have no averaged statistics."""
-    weights = torch.load(checkpoint, map_location='cpu', weights_only=False)['state_dict']
+    weights = read_checkpoint(checkpoint)['state_dict']
     return sum(x.numel() for x in weights.values() if x.is_floating_point())
 
 

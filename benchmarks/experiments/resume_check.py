@@ -16,6 +16,7 @@ from benchmarks.experiments.plan import Run
 from benchmarks.experiments.results import RESULTS, logged
 from benchmarks.experiments.running import CODE, TRAINED, call, start, training_command
 from benchmarks.records import trees
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.resume import newest_checkpoint
 
 RUN = Run('segment_pola_swin', 0)
@@ -95,7 +96,7 @@ def final_state(folder: Path) -> dict[str, Any]:
     """Return the tensors of a run's last checkpoint: weights and the optimizer's moments."""
     path = newest_checkpoint(folder)
     assert path is not None
-    content = torch.load(path, map_location='cpu', weights_only=False)
+    content = read_checkpoint(path)
     tensors = {f'weights.{name}': x for name, x in content['state_dict'].items()}
     for number, state in content['optimizer']['state'].items():
         for name, x in state.items():

@@ -6,27 +6,38 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from torch import nn
+
+from mmpola.layers.attention import LearnedExpMap, LearnedPowerMap
+
 NO_WEIGHT_DECAY = (
-    'attn.feature_map',
     'positional_encoding',
     'pos_embed',
     'relative_position_bias_table',
     'gamma_1',
     'gamma_2',
 )
-"""Substrings of names of parameters without weight decay, in addition to norms and biases.
-
-They are the exponents, scales and temperatures of attention, position tables and layer scales.
-Decay would pull exponents to the middle of their range and shrink tables and branches.
-"""
+"""Substrings of the names of position tables and layer scales, also in networks of others."""
 
 BLOCK = re.compile(r'stages\.(\d+)\.blocks\.(\d+)(?:\.|$)')
 STAGE = re.compile(r'(stages|norms)\.(\d+)(?:\.|$)')
 
 
-def without_weight_decay(names: Iterable[str]) -> set[str]:
-    """Return the parameter names that contain an entry of `NO_WEIGHT_DECAY`."""
-    return {name for name in names if any(part in name for part in NO_WEIGHT_DECAY)}
+def without_weight_decay(model: nn.Module) -> set[str]:
+    """Return the names of a model's parameters without weight decay, besides norms and biases.
+
+    They are the exponents, scales and temperatures of attention, whatever the attention is called
+    in the model, position tables and layer scales. Decay would pull exponents to the middle of
+    their range and shrink tables and branches.
+    """
+    found: set[str] = set()
+    for prefix, module in model.named_modules():
+        if isinstance(module, (LearnedPowerMap, LearnedExpMap)):
+            found.update(name for name, _ in module.named_parameters(prefix))
+    for name, _ in model.named_parameters():
+        if any(part in name for part in NO_WEIGHT_DECAY):
+            found.add(name)
+    return found
 
 
 class BackboneLayers:

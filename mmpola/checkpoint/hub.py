@@ -31,6 +31,9 @@ from mmpola.zoo import NAMED
 RELEASED_REPOSITORY = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' weights."""
 
+ANY_RELEASED_FILE = f'hf://{RELEASED_REPOSITORY}/FILE'
+"""How a user names one of its files."""
+
 PUBLISHED_MODELS = (
     'pola_pvt_tiny',
     'pola_pvt_small',
@@ -42,6 +45,9 @@ PUBLISHED_MODELS = (
 
 SHIPPED_MODELS = ('pola_swin_nano',)
 """Models whose weights come with mmpola, trained by us."""
+
+MODELS_WITH_WEIGHTS = (*PUBLISHED_MODELS, *SHIPPED_MODELS)
+"""Models whose weights `mmpola://NAME` finds without a file in `checkpoints/`."""
 
 SHIPPED_FOLDER = Path(__file__).parents[1] / 'weights'
 """Where they are: NAME.safetensors, in half precision."""
@@ -156,12 +162,9 @@ def _published_checkpoint(name: str, model: str, local: Path, download: bool) ->
         local: where a user can save the file.
         download: whether it may be downloaded.
     """
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.file_download import repo_folder_name
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants
 
-    folder = repo_folder_name(repo_id=RELEASED_REPOSITORY, repo_type='model')
-    snapshots = Path(constants.HF_HUB_CACHE, folder, 'snapshots')
+    snapshots = _released_snapshots()
     cached: dict[str, Path] = {}  # file in the repository -> its newest copy
     for path in sorted(snapshots.glob('*/**/*'), key=os.path.getmtime):
         file = str(Path(*path.relative_to(snapshots).parts[1:]))  # below the folder of a commit
@@ -172,18 +175,52 @@ def _published_checkpoint(name: str, model: str, local: Path, download: bool) ->
     if not download:
         raise NotDownloadedError(f'{name}: not downloaded yet')
     address = f'{constants.ENDPOINT}/{RELEASED_REPOSITORY}'
-    any_file = f'hf://{RELEASED_REPOSITORY}/FILE'
     remedy = f'save the file of this model as {local}'
-    with _errors_in_one_line(name, address, remedy):
-        # Without a network, this ends at once; the hub's client would try for half a minute.
-        get_session().head(address, timeout=REACHED_WITHIN)
-        files = HfApi().list_repo_files(RELEASED_REPOSITORY)
+    files = _released_files(name, remedy)
     found = [file for file in files if is_named_like(file, model)]
     if len(found) != 1:
         rule = f'expected one file named like {model} in {address}'
         shown = listed(found or files, None) or 'an empty repository'
-        raise CheckpointError(f'{name}: {rule}, got {shown}; {any_file} names one of them')
+        raise CheckpointError(f'{name}: {rule}, got {shown}; {ANY_RELEASED_FILE} names one of them')
     return _download_from_hub(name, RELEASED_REPOSITORY, found[0], remedy, download)
+
+
+def _released_snapshots() -> Path:
+    """Return the folder of the cache that has the authors' repository, by commits."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = repo_folder_name(repo_id=RELEASED_REPOSITORY, repo_type='model')
+    return Path(constants.HF_HUB_CACHE, folder, 'snapshots')
+
+
+def _released_files(name: str, remedy: str) -> list[str]:
+    """Ask the hub which files the authors' repository has; see `_errors_in_one_line`."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.utils import get_session
+
+    address = f'{constants.ENDPOINT}/{RELEASED_REPOSITORY}'
+    with _errors_in_one_line(name, address, remedy):
+        # Without a network, this ends at once; the hub's client would try for half a minute.
+        get_session().head(address, timeout=REACHED_WITHIN)
+        return HfApi().list_repo_files(RELEASED_REPOSITORY)
+
+
+def other_released_files(source: str) -> str:
+    """Say which file to name instead of one of the authors' that does not fit; '' for any other.
+
+    `mmpola://MODEL` takes a file by its name, which may be that of other weights.
+
+    Args:
+        source: the file, as messages name it, with its path in the cache.
+    """
+    if str(_released_snapshots()) not in source:
+        return ''
+    try:
+        files = _released_files(source, 'give its path')
+    except CheckpointError:  # without a network
+        return f'{ANY_RELEASED_FILE} names another file'
+    return f'{ANY_RELEASED_FILE} names another file: {listed(files, None)}'
 
 
 def is_named_like(file: str, model: str) -> bool:

@@ -25,7 +25,7 @@ from mmpola.checkpoint.adapt import (
 )
 from mmpola.checkpoint.contents import find_weights, weights_note
 from mmpola.checkpoint.grids import saved_grids, shown_grid, with_metadata
-from mmpola.checkpoint.hub import resolve_checkpoint
+from mmpola.checkpoint.hub import other_released_files, resolve_checkpoint
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.layers import Grid, position_tables
 from mmpola.messages import info, listed
@@ -124,6 +124,8 @@ class LoadReport:
 def refuse_misfits(report: LoadReport, model: nn.Module, given: Mapping[str, Tensor]) -> None:
     """Raise a CheckpointError if tensors do not fit; it lists them, or names their own model.
 
+    For a file that `mmpola://MODEL` took by its name, it names the others.
+
     Args:
         report: what `compare` returned.
         model: the model.
@@ -132,12 +134,16 @@ def refuse_misfits(report: LoadReport, model: nn.Module, given: Mapping[str, Ten
     if not report.problems:
         return
     unfit = f'{report.source}: does not fit {report.model}; nothing was loaded'
+    advice = ''
+    others = other_released_files(report.source)
+    if others:
+        advice = f'; {others}'
     if isinstance(model, RenamesWeights) and not report.not_finite:
         likely = model.likely_model(given)
         if likely:
-            raise CheckpointError(f'{unfit}; its tensors look like those of {likely}')
+            raise CheckpointError(f'{unfit}; its tensors look like those of {likely}{advice}')
     listing = '\n  '.join(report.problems)
-    raise CheckpointError(f'{unfit}\n  {listing}')
+    raise CheckpointError(f'{unfit}{advice}\n  {listing}')
 
 
 def load_weights(model: RenamesWeights, name: str | Path, which: str | None = None) -> LoadReport:

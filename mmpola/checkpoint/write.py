@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickletools
+import zipfile
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.messages import UsageError
 
 PARTIAL_SUFFIX = '.partial'
 """Suffix of a file that is being written, or was when its process was killed."""
+
+TRAINING_ENTRY = 'message_hub'
+"""What MMEngine's files of a training run have, and files of weights have not."""
 
 
 def check_destination(path: Path, overwrite: bool, source: Path | None = None) -> None:
@@ -41,10 +45,16 @@ def check_destination(path: Path, overwrite: bool, source: Path | None = None) -
 
 
 def is_of_training(path: Path) -> bool:
-    """Whether a file is a checkpoint with the state of a training run, also the best one's."""
+    """Whether a file is a checkpoint with the state of a training run, also the best one's.
+
+    The names in its pickle tell that; the tensors beside it, up to gigabytes, are not read.
+    """
     try:
-        return 'message_hub' in read_checkpoint(path)
-    except (CheckpointError, TypeError):
+        with zipfile.ZipFile(path) as archive:
+            (pickled,) = [file for file in archive.namelist() if file.endswith('/data.pkl')]
+            operations = pickletools.genops(archive.read(pickled))
+            return any(argument == TRAINING_ENTRY for _, argument, _ in operations)
+    except (zipfile.BadZipFile, ValueError):  # no file of torch.save, or a damaged one
         return False
 
 
@@ -70,6 +80,24 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
         partial.replace(path)
     except BaseException:  # Ctrl-C too
         partial.unlink(missing_ok=True)
+        raise
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Write files with names as long as the system allows, and their folders: all files or none.
+
+    Raises:
+        OSError: the disk is full, or a name is too long; what the files were before is lost.
+    """
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # do not write through a link
+            path.write_bytes(content)
+    except OSError:
+        for path in contents:
+            with contextlib.suppress(OSError):
+                path.unlink()
         raise
 
 

@@ -16,13 +16,13 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.config.lazy import LazyAttr, LazyObject
 from mmengine.device import get_device
-from mmengine.registry import HOOKS
 from mmengine.runner import FlexibleRunner, Runner
 from mmengine.utils import get_object_from_string
 
 from mmpola.commands import missing_config
 from mmpola.config_contents import nodes
-from mmpola.engine.types import library, scope, type_class
+from mmpola.engine.processes import place
+from mmpola.engine.types import library
 from mmpola.messages import UsageError, first_line, listed
 from mmpola.side_effects import find_configs_of_mmseg
 
@@ -297,20 +297,21 @@ def _add_hook(cfg: Config, hook: dict[str, Any]) -> None:
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:
-    """Make the config's visualisation hook write a drawing per test image to `folder` or below.
+    """Add the hook to the config that draws each test image into `folder`, see `ShowHook`.
 
     Raises:
-        UsageError: the config has no such hook, or no visualizer that it needs.
+        UsageError: the config has no hook or no visualizer to draw with, or there are several
+            processes, of which OpenMMLab's visualizers draw in the first only.
     """
+    processes = place(cfg.launcher).processes
+    if processes > 1:
+        raise UsageError(
+            "--show-dir: expected one process, as OpenMMLab's visualizers draw in the first only, "
+            f'got {processes}; draw with tools/test.py'
+        )
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise UsageError('--show-dir: the config has no default_hooks.visualization')
-    hook.update(draw=True, interval=1)
-    folder = str(Path(folder).resolve())  # MMEngine joins a relative folder to the work dir
-    hook_class = type_class(hook.type, HOOKS, scope(cfg))
-    if hook_class is not None and 'test_out_dir' in inspect.signature(hook_class).parameters:
-        hook.test_out_dir = folder
-    elif not cfg.get('visualizer'):
+    if not cfg.get('visualizer'):
         raise UsageError('--show-dir: the config has no visualizer')
-    else:  # mmseg's hook leaves it to the visualizer, which writes to FOLDER/vis_data/vis_image
-        cfg.visualizer.save_dir = folder
+    _add_hook(cfg, dict(type='mmpola.ShowHook', folder=folder, drawing=dict(hook)))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmengine.dist import get_world_size
+from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import EMAHook, Hook, ParamSchedulerHook
+from mmengine.optim import OptimWrapperDict
+from torch.distributed import DistError
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from mmpola.engine.advice import is_by_epoch
 from mmpola.engine.hooks.atomic_checkpoint import (
@@ -15,6 +18,7 @@ from mmpola.engine.hooks.atomic_checkpoint import (
     AtomicCheckpointHook,
     save_and_point,
 )
+from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.messages import UsageError, counted, first_line
 
 STEP = 'after_train_iter'
@@ -42,8 +46,10 @@ class HookCalls:
 def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
     """Save `interrupted.pth` unless a checkpoint of the last step exists, and say so.
 
-    `--resume` continues from it. Nothing is saved without a checkpoint hook, and with several
-    processes: the others may wait for this one.
+    `--resume` continues from it. Nothing is saved without a checkpoint hook. Of several processes,
+    the first saves its own weights, which the steps keep equal, and waits for no other: one that
+    has failed will not answer. It saves nothing if the error is NCCL's, which the GPU may report
+    after a step with wrong gradients, or if the optimizer is sharded.
 
     Args:
         runner: of the run, in the state in which the error has left it.
@@ -51,7 +57,10 @@ def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
         calls: how far the hooks have come.
     """
     saving = next((hook for hook in runner.hooks if isinstance(hook, AtomicCheckpointHook)), None)
-    if saving is None or saving.saved_at is None or get_world_size() > 1:
+    if saving is None or saving.saved_at is None or not is_main_process():
+        return
+    alone = get_world_size() > 1
+    if alone and (isinstance(error, (DistError, NonFiniteError)) or is_sharded(runner)):
         return
     complete_step(runner, calls)
     if runner.iter <= saving.saved_at:
@@ -61,6 +70,7 @@ def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
             runner,
             runner.work_dir,
             INTERRUPTED,
+            alone=alone,
             meta={'epoch': runner.epoch, 'iter': runner.iter},
             by_epoch=False,
             backend_args=ATOMIC_BACKEND,
@@ -73,6 +83,13 @@ def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
         f'{first_line(error)}: stopped after {counted(runner.iter, "step")}; --resume continues '
         f'from {runner.work_dir}/{INTERRUPTED}'
     )
+
+
+def is_sharded(runner: Any) -> bool:
+    """Whether each process has a part of an optimizer's state, which all of them must collect."""
+    wrapper = runner.optim_wrapper
+    wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+    return any(isinstance(one.optimizer, ZeroRedundancyOptimizer) for one in wrappers)
 
 
 def complete_step(runner: Any, calls: HookCalls) -> None:

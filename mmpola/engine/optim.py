@@ -29,7 +29,7 @@ from mmengine.runner.amp import autocast
 from torch import nn
 
 from mmpola.backbones.base import Backbone
-from mmpola.backbones.parameter_groups import NO_WEIGHT_DECAY, BackboneLayers
+from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 from mmpola.messages import counted, info
 
 
@@ -43,15 +43,15 @@ def _concerns_all_parameters(record: logging.LogRecord) -> bool:
 
 
 class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
-    """MMEngine's constructor, without weight decay on norms, biases and `NO_WEIGHT_DECAY`.
+    """MMEngine's constructor, without weight decay on norms, biases and `without_weight_decay`.
 
-    `NO_WEIGHT_DECAY` names the learned exponents, scales and temperatures of attention, position
-    tables and layer scales.
+    The last are the learned exponents, scales and temperatures of attention, position tables and
+    layer scales. A bias is any vector whose name ends so, such as `in_proj_bias`.
 
     Args:
         optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `weight_decay`.
         paramwise_cfg: settings of MMEngine's constructor; they are added to these rules, or replace
-            them.
+            them, as the `decay_mult` of an entry of `custom_keys` does.
 
     Raises:
         ValueError: the optimizer has no `weight_decay`.
@@ -66,9 +66,6 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             )
         rules: dict[str, Any] = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}
         rules.update(paramwise_cfg or {})
-        custom_keys = {name: {'decay_mult': 0.0} for name in NO_WEIGHT_DECAY}
-        custom_keys.update(rules.get('custom_keys', {}))
-        rules['custom_keys'] = custom_keys
         super().__init__(optim_wrapper_cfg, rules)
 
     def add_params(
@@ -88,9 +85,26 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             super().add_params(params, module, prefix, is_dcn_module)
         finally:
             logger.removeFilter(_concerns_all_parameters)
+        self._exempt(params, module)
         frozen = sum(not parameter.requires_grad for parameter in module.parameters())
         if frozen:
             info(f'{counted(frozen, "parameter")} of the model are frozen')
+
+    def _exempt(self, groups: list[dict[str, Any]], model: nn.Module) -> None:
+        """Take the weight decay off what MMEngine does not recognise by itself."""
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        exempt = without_weight_decay(model)
+        custom_keys = self.paramwise_cfg.get('custom_keys', {})
+        for group in groups:
+            (parameter,) = group['params']
+            name = names[id(parameter)]
+            custom = [entry for key, entry in custom_keys.items() if key in name]
+            if any('decay_mult' in entry for entry in custom):
+                continue
+            if name in exempt:
+                group['weight_decay'] = 0.0
+            elif not custom and parameter.ndim == 1 and name.endswith('_bias'):
+                group['weight_decay'] = self.base_wd * self.paramwise_cfg['bias_decay_mult']
 
 
 class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):

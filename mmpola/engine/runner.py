@@ -21,6 +21,7 @@ from tqdm import tqdm
 from mmpola.engine.hooks.screen import ScreenHook
 from mmpola.engine.hooks.trial import TrialHook
 from mmpola.engine.last_step import NOTED, HookCalls, keep_last_step
+from mmpola.engine.result_names import write_apart
 from mmpola.engine.types import type_class
 from mmpola.messages import FOR_THE_USER
 
@@ -107,12 +108,16 @@ class Runner(mmengine.runner.Runner):
     def build_val_loop(self, loop: Any) -> Any:
         """Build the loop; what data sets and metrics print goes to the log file."""
         with prints_logged(self.logger):
-            return super().build_val_loop(loop)
+            built = super().build_val_loop(loop)
+        write_apart(built)
+        return built
 
     def build_test_loop(self, loop: Any) -> Any:
         """Build the loop; what data sets and metrics print goes to the log file."""
         with prints_logged(self.logger):
-            return super().build_test_loop(loop)
+            built = super().build_test_loop(loop)
+        write_apart(built)
+        return built
 
 
 class Screen(logging.Filter):

@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 from mmpola.config_contents import nodes, type_name
+from mmpola.engine.hooks.show import ShowHook
 from mmpola.engine.seeding import unchanged_generators
 from mmpola.engine.validate import unwrapped
 
@@ -58,8 +59,11 @@ class Trial:
         use_first_samples(self.loop, samples)
 
     def run(self) -> None:
-        """Run the loop and set `metrics`."""
+        """Run the loop and set `metrics`; fail if no image can be drawn."""
         self.loop.run()
+        for hook in self.hooks:
+            if isinstance(hook, ShowHook) and not hook.drawn:
+                raise hook.errors[0]
 
     def _call_hook(self, name: str, **arguments: Any) -> None:
         """Take the place of the runner's `call_hook`."""
@@ -91,6 +95,8 @@ class Trial:
         for part in (self.loop.evaluator, *metrics_of(self.loop)):
             known[id(part)] = f'{self.split}_evaluator'
         for hook in self.hooks:
+            if isinstance(hook, ShowHook):
+                hook = hook.drawing
             known[id(hook)] = key_of_hook(self.runner.cfg, type(hook).__name__)
         return known
 
@@ -122,6 +128,11 @@ def drawing_hooks(runner: Any, visualizer: Visualizer, folder: Path) -> list[Any
     """Return copies of the hooks that draw predictions; if they draw, they draw every image."""
     copies = []
     for hook in runner.hooks:
+        if isinstance(hook, ShowHook):
+            showing = copy.copy(hook)
+            showing.folder = None
+            showing.draw_with(visualizer)
+            copies.append(showing)
         if isinstance(getattr(hook, '_visualizer', None), Visualizer):
             drawing = copy.copy(hook)
             drawing._visualizer = visualizer

@@ -187,6 +187,7 @@ class PolaAttention(LinearAttention, HasPositionTable):
         attended = polarity_attention(
             q, k, v, feature_map, key_position=key_position, backend=self.backend
         )
+        # y = (o + DWC(v)) * g (E14)
         mixed = self.dwc(attended, v, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
 
@@ -285,6 +286,7 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
         attended = polarity_attention(
             q, k, v, feature_map, key_position=key_position, backend=self.backend
         )
+        # y = (o + DWC(v)) * g (E14)
         mixed = self.dwc(attended, values, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
 
@@ -346,6 +348,7 @@ class PolaFormerPPAttention(LinearAttention):
         rotary = cached_rotary_tables(q, grid, 2 * q.shape[-1])  # two features per channel
         feature_map = self.feature_map.map_for(q)
         attended = polarity_attention(q, k, v, feature_map, rotary=rotary, backend=self.backend)
+        # y = (o + DWC(v)) * g (E14)
         mixed = self.lepe(attended, v, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
 

@@ -140,6 +140,7 @@ class PolaSequenceAttention(SequenceAttention):
         attended = polarity_attention(
             q, k, v, feature_map, rotary=rotary, eps=eps, backend=self.backend
         )
+        # y = (o + DWC(v)) * g (E14)
         return self.dwc(attended, v, self.gate(x), self.backend)
 
 

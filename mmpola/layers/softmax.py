@@ -103,5 +103,6 @@ class RotarySoftmaxAttention(nn.Module):
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         )
         attended = attended.transpose(1, 2)
+        # y = (o + DWC(v)) * g (E14)
         mixed = self.lepe(attended, v, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))

@@ -88,7 +88,7 @@ class TimmModel(ModelWithBackbone):
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of parameters without weight decay, besides biases and other vectors."""
-        return without_weight_decay(name for name, _ in self.named_parameters())
+        return without_weight_decay(self)
 
     def group_matcher(self, coarse: bool = False) -> Callable[[str], int]:
         """Return the function from a parameter's name to its layer, for layer-wise learning rates.

@@ -16,7 +16,7 @@ from mmpola.backbones import named_backbone
 from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.checkpoint.grids import with_metadata
-from mmpola.checkpoint.hub import PUBLISHED_MODELS, SHIPPED_MODELS, resolve_checkpoint
+from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS, resolve_checkpoint
 from mmpola.checkpoint.load import load_content, shown_source
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.side_effects import read_authors_config
@@ -35,7 +35,7 @@ def pretrained_config(name: str) -> dict[str, Any]:
     backbone, arguments = named_backbone(name)
     size = arguments.get('pretrain_img_size', 224)
     url = ''
-    if name in (*PUBLISHED_MODELS, *SHIPPED_MODELS):
+    if name in MODELS_WITH_WEIGHTS:
         url = f'mmpola://{name}'
     stride = backbone.block_stride or STRIDES[-1]
     crop_pct = 0.875

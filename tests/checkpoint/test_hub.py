@@ -1,5 +1,6 @@
 """Checkpoints by name: which file is taken, what is downloaded and how often, what failures say."""
 
+import io
 from threading import Thread
 
 import huggingface_hub
@@ -9,6 +10,7 @@ from safetensors.torch import save
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import (
+    MODELS_WITH_WEIGHTS,
     PUBLISHED_MODELS,
     RELEASED_REPOSITORY,
     SHIPPED_MODELS,
@@ -17,6 +19,8 @@ from mmpola.checkpoint.hub import (
     resolve_checkpoint,
     short_name,
 )
+from mmpola.checkpoint.load import load_weights
+from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.zoo import NAMED
 from tests.helpers.hub_server import content
 
@@ -91,7 +95,7 @@ def test_urls_with_the_same_file_name_have_files_of_their_own(hub):
     assert one.read_bytes() != other.read_bytes()
 
 
-WITHOUT_WEIGHTS = [model for model in NAMED if model not in (*PUBLISHED_MODELS, *SHIPPED_MODELS)]
+WITHOUT_WEIGHTS = [model for model in NAMED if model not in MODELS_WITH_WEIGHTS]
 
 
 @pytest.mark.parametrize('model', WITHOUT_WEIGHTS)
@@ -107,7 +111,7 @@ def test_a_model_without_published_weights_is_a_local_file_or_nothing(model, hub
 
 
 def test_models_with_weights_have_names():
-    assert {*PUBLISHED_MODELS, *SHIPPED_MODELS} <= NAMED.keys()
+    assert set(MODELS_WITH_WEIGHTS) <= NAMED.keys()
 
 
 NAMES_OF_FILES = [
@@ -168,6 +172,32 @@ def test_no_file_or_several_are_listed(files, hub):
     assert all(file in message for file in files)
     assert message.endswith(f'; hf://{RELEASED_REPOSITORY}/FILE names one of them')
     assert not hub.gets
+
+
+def test_a_file_with_the_name_but_not_the_shapes_of_a_model_names_the_others(
+    hub, build, weights, monkeypatch
+):
+    other = io.BytesIO()
+    torch.save({'model': {**weights, 'stages.0.blocks.0.norm1.weight': torch.ones(7)}}, other)
+    hub.files['pola_swin_t.pth'] = other.getvalue()
+    remedy = f'nothing was loaded; hf://{RELEASED_REPOSITORY}/FILE names another file'
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(build(), MODEL)
+    first, *_ = str(raised.value).splitlines()
+    assert first.startswith(f'{MODEL} (')
+    assert first.endswith(f'{remedy}: {", ".join(hub.files)}')
+    with pytest.raises(CheckpointError, match=f'{remedy}: {", ".join(hub.files)}'):
+        read_checkpoint_for(MODEL, build())  # as scripts do
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(build(), MODEL)
+    first, *_ = str(raised.value).splitlines()
+    assert first.endswith(remedy)
+    hub.requests.clear()
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(build(), HUB)
+    assert 'names another file' not in str(raised.value)
+    assert not hub.requests
 
 
 def test_shipped_weights_need_no_network(hub, tmp_path, monkeypatch):

@@ -3,8 +3,9 @@
 import resource
 
 import pytest
+import torch
 
-from mmpola.checkpoint.write import write_atomically
+from mmpola.checkpoint.write import is_of_training, write_atomically
 
 
 def test_a_refused_write_leaves_the_old_content(tmp_path):
@@ -32,3 +33,26 @@ def test_an_interrupted_write_leaves_the_old_content(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, b'new')
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [('file', b'old')]
+
+
+def test_a_training_run_is_recognised_without_reading_its_tensors(tmp_path):
+    path = tmp_path / 'epoch_1.pth'
+    x = torch.arange(1000.0)
+    torch.save({'state_dict': {'x': x}, 'message_hub': {'log_scalars': {}}}, path)
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(x.numpy().tobytes())] ^= 255
+    path.write_bytes(damaged)
+    assert is_of_training(path)
+
+
+@pytest.mark.parametrize('text', ['message_hub = 1', 'weights'])
+def test_weights_are_no_training_run(text, tmp_path):
+    path = tmp_path / 'weights.pth'
+    torch.save({'state_dict': {'x': torch.ones(3)}, 'meta': {'cfg': text}}, path)
+    assert not is_of_training(path)
+    torch.save(torch.ones(3), path)
+    assert not is_of_training(path)
+    torch.save({'message': 1}, path, _use_new_zipfile_serialization=False)
+    assert not is_of_training(path)
+    path.write_bytes(path.read_bytes()[:100])
+    assert not is_of_training(path)

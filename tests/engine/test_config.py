@@ -20,21 +20,13 @@ def load(folder, text, *arguments, **others):
     return config.load_config(parser.parse_args(arguments, given))
 
 
-@pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])
-def test_show_dir_reaches_the_hook_of_either_package(scope, tmp_path):
-    cfg = Config(
-        {
-            'default_scope': scope,
-            'default_hooks': {'visualization': {'type': 'X'}},
-            'visualizer': {'type': 'Y'},
-        }
-    )
-    config.draw_predictions(cfg, str(tmp_path))
-    hook = cfg.default_hooks.visualization
-    assert (hook.draw, hook.interval) == (True, 1)
-    assert (hook.get('test_out_dir') or cfg.visualizer.save_dir) == str(tmp_path)
-    with pytest.raises(UsageError, match='--show-dir'):
-        config.draw_predictions(Config({'default_hooks': {}}), str(tmp_path))
+def test_what_show_dir_needs(monkeypatch):
+    for settings in ({'default_hooks': {}}, {'default_hooks': {'visualization': {'type': 'X'}}}):
+        message = refusal(config.draw_predictions, Config({**settings, 'launcher': 'none'}), 'out')
+        assert message.startswith('--show-dir: the config has no ')
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    message = refusal(config.draw_predictions, Config({'launcher': 'pytorch'}), 'out')
+    assert message.startswith('--show-dir: expected one process, ')
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import logging
 import re
 
 import pytest
+import torch
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from torch import nn
 
+from mmpola import PolaAttention
 from mmpola.backbones import PolaPVT, PolaSwin
 from tests.backbones.test_parameter_groups import DEEP, SWIN
 
@@ -61,6 +63,48 @@ def test_no_decay_by_itself_and_with_rules_added():
         (1.0, 0.125),
         (1.0, 0.0),
     )
+
+
+class OwnNetwork(nn.Module):
+    """As in README.md: the attention has another name than in our backbones."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = PolaAttention(8, num_heads=2, grid=(4, 4))
+        self.decoder = nn.MultiheadAttention(8, 2)
+
+
+@pytest.mark.parametrize('wrapper', ['none', 'compiled'])
+def test_decay_follows_the_module_whatever_its_name(wrapper):
+    model = OwnNetwork()
+    if wrapper == 'compiled':
+        model.attention = torch.compile(model.attention)
+    groups = groups_of(model, {}, 'NoDecayOptimizerConstructor')
+    without = {name.replace('_orig_mod.', '') for name, (_, decay) in groups.items() if decay == 0}
+    assert {
+        'attention.feature_map.power',
+        'attention.feature_map.scale',
+        'attention.positional_encoding',
+        'decoder.in_proj_bias',
+        'decoder.out_proj.bias',
+    } <= without
+    matrices = [name for name, x in model.named_parameters() if x.ndim > 1 and 'weight' in name]
+    assert matrices
+    assert all(groups[name][1] == 0.25 for name in matrices)
+
+
+def test_rules_of_the_user_come_first():
+    paramwise = {
+        'custom_keys': {
+            'attention': {'lr_mult': 0.1},  # keeps the rule for the power
+            'feature_map.scale': {'decay_mult': 2.0},
+            'in_proj': {'decay_mult': 1.0},
+        }
+    }
+    groups = groups_of(OwnNetwork(), paramwise, 'NoDecayOptimizerConstructor')
+    assert groups['attention.feature_map.power'] == (0.1, 0.0)
+    assert groups['attention.feature_map.scale'] == (1.0, 0.5)
+    assert groups['decoder.in_proj_bias'] == (1.0, 0.25)
 
 
 def test_rates_fall_towards_the_image_and_decay_rules_stay():

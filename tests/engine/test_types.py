@@ -9,7 +9,7 @@ from mmpola.checkpoint.init_cfg import pretrained_files
 from mmpola.classification.class_folders import ClassFolders
 from mmpola.classification.data_config import name_imagenet_classes
 from mmpola.config_contents import IMAGENET, type_name
-from mmpola.engine.config import complete_types, draw_predictions
+from mmpola.engine.config import complete_types
 from mmpola.engine.hooks.atomic_checkpoint import AtomicCheckpointHook
 from mmpola.engine.runner import Runner
 from mmpola.engine.types import library, scope, type_class
@@ -118,14 +118,3 @@ def test_a_classifiers_data_get_imagenets_classes_however_they_are_named(kind):
     cfg = Config({'model': {'num_classes': 1000}, 'test_dataloader': {'dataset': dataset}})
     name_imagenet_classes(cfg)
     assert cfg.test_dataloader.dataset.classes == IMAGENET
-
-
-@pytest.mark.parametrize(('task', 'is_folder'), [('det', True), ('seg', False)])
-def test_drawings_of_a_test_go_where_the_hooks_class_reads_the_folder(task, is_folder, tmp_path):
-    name = f'mm{task}.{task.capitalize()}VisualizationHook'
-    kind = type_class(name, HOOKS, f'mm{task}')
-    cfg = Config({'default_hooks': {'visualization': {'type': kind}}, 'visualizer': {'a': 1}})
-    draw_predictions(cfg, str(tmp_path))
-    hook = cfg.default_hooks.visualization
-    assert hook.get('test_out_dir') == (str(tmp_path) if is_folder else None)
-    assert cfg.visualizer.get('save_dir') == (None if is_folder else str(tmp_path))

@@ -31,7 +31,8 @@ def errors(cfg, splits=('train',), **options):
     """Return (name of the check, text) of each error that `check_data` finds."""
     message = refusal(check_data, cfg, splits, **options)
     message = message.removeprefix('the data is not valid: ')
-    found = [NAMED.fullmatch(line.strip()) for line in message.splitlines()]
+    lines = [line.strip() for line in message.splitlines()]
+    found = [NAMED.fullmatch(line) for line in lines if not line.startswith('warning: ')]
     return [(line['name'], line['text']) for line in found if line is not None]
 
 

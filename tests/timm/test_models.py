@@ -11,7 +11,7 @@ from timm.models import group_modules, group_parameters
 from torch.testing import assert_close
 
 import mmpola.timm
-from mmpola.checkpoint.hub import PUBLISHED_MODELS, SHIPPED_MODELS
+from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS
 from mmpola.layers import position_tables
 from mmpola.zoo import NAMED
 from tests.helpers.models import PLUS, SMALL, SWIN, images
@@ -42,7 +42,7 @@ def test_every_model_is_registered(name):
     first_conv = model.default_cfg['first_conv']
     assert isinstance(model.get_submodule(first_conv), torch.nn.Conv2d)
     assert {f'{first_conv}.weight', f'{model.default_cfg["classifier"]}.weight'} <= weights.keys()
-    has_weights = name in (*PUBLISHED_MODELS, *SHIPPED_MODELS)
+    has_weights = name in MODELS_WITH_WEIGHTS
     assert model.default_cfg['url'] == (f'mmpola://{name}' if has_weights else '')
     assert timm.models.is_model_pretrained(name) == has_weights
     assert model.default_cfg == model.pretrained_cfg

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import mmpola.timm  # noqa: F401  # registers the models
 from mmpola.backbones.weight_names import to_released
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import PUBLISHED_MODELS, SHIPPED_MODELS
+from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS
 from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.layers import position_tables
 from tests.helpers.hub_server import Hub, serve
@@ -186,7 +186,7 @@ def test_models_without_published_weights(name, tmp_path, monkeypatch):
 
 def test_timm_lists_the_models_whose_weights_anybody_can_have():
     listed = {name.partition('.')[0] for name in timm.list_models('pola*', pretrained=True)}
-    assert listed == {*PUBLISHED_MODELS, *SHIPPED_MODELS}
+    assert listed == set(MODELS_WITH_WEIGHTS)
 
 
 @pytest.mark.parametrize('name', SMALL)

@@ -5,6 +5,8 @@ import re
 
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 
 RECORDER = """
 import json
@@ -21,6 +23,17 @@ class RankRecorder(Hook):
         with open(f'{runner.work_dir}/rank{runner.rank}.jsonl', 'a') as file:
             line = {'images': len(data_batch['inputs']), 'weights': weights}
             file.write(json.dumps(line) + '\\n')
+
+@HOOKS.register_module()
+class FailsInOne(Hook):
+    priority = 'LOWEST'
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if runner.rank == self.rank and runner.iter + 1 == 3:
+            raise RuntimeError('broken')
 """
 RECORDED = """
 _base_ = {base!r}
@@ -63,3 +76,45 @@ def test_two_processes_train_and_evaluate_a_segmenter(
         'dist_test.sh', config, checkpoint, 2, '--work-dir', tmp_path / 'tested'
     ).stdout
     assert 'mIoU: ' in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_process_that_fails_leaves_the_last_step_of_the_first(
+    rank, tiny_segmentation, run_tool, tmp_path, monkeypatch
+):
+    """The processes had equal weights; the others wait for the one that fails."""
+    (tmp_path / 'rank_recorder.py').write_text(RECORDER)
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=':')
+    config = tmp_path / 'fails.py'
+    config.write_text(RECORDED.format(base=str(tiny_segmentation)))
+    work = tmp_path / 'work'
+    options = ['train_cfg.max_iters=4', 'train_cfg.val_interval=4']
+    with config.open('a') as file:
+        file.write(f"custom_hooks.append(dict(type='FailsInOne', rank={rank}))\n")
+    arguments = (config, 2, '--work-dir', work, '--resume', '--cfg-options', *options)
+    failed = run_tool('dist_train.sh', *arguments, check=False)
+    assert failed.returncode == 1
+    assert 'RuntimeError: broken' in failed.stdout
+    saved = torch.load(work / 'interrupted.pth', weights_only=True)
+    assert saved['meta']['iter'] == 3
+    ranks = [(work / f'rank{number}.jsonl').read_text().splitlines() for number in (0, 1)]
+    assert ranks[0][:3] == ranks[1][:3]
+    found = sum(x.double().abs().sum().item() for x in parameters(saved, tiny_segmentation))
+    assert found == pytest.approx(json.loads(ranks[0][2])['weights'], rel=1e-12)
+    assert f'--resume continues from {work}/interrupted.pth' in failed.stdout
+
+    if rank == 1:
+        return
+    config.write_text(RECORDED.format(base=str(tiny_segmentation)))
+    run_tool('dist_train.sh', *arguments)
+    assert (work / 'iter_4.pth').exists()
+    assert len((work / 'rank0.jsonl').read_text().splitlines()) == 4
+
+
+def parameters(checkpoint, config):
+    """Return the parameters of a config's model in a checkpoint, without its buffers."""
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    names = [name for name, _ in MODELS.build(cfg.model).named_parameters()]
+    return [checkpoint['state_dict'][name] for name in names]

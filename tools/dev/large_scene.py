@@ -1,7 +1,7 @@
 """Draws docs/large_scene.jpg: what one query reads in a scene of 4,096 x 4,096 pixels.
 
     python tools/dev/large_scene.py configs/mask_rcnn_pola_swin_small.py \\
-        work_dirs/quickstart/epoch_8.pth --out docs/large_scene.jpg
+        work_dirs/quickstart/epoch_5.pth --out docs/large_scene.jpg
 
 The scene is assembled: the objects of 525 generated scenes of 192 x 160 pixels on the background
 of a large one. They have the size that the model of the quick start has learnt.

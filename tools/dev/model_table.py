@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mmpola.checkpoint.hub import PUBLISHED_MODELS, SHIPPED_MODELS, short_name
+from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS, short_name
 from mmpola.messages import UsageError, listed, run_main
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the modules beside this one
@@ -147,7 +147,7 @@ def choice_table(models: list[Model]) -> str:
         upernet = f'upernet_{short}_160k'
         semantic_fpn = f'semantic_fpn_{short}_40k'
         weights = 'no'
-        if name in (*PUBLISHED_MODELS, *SHIPPED_MODELS):
+        if name in MODELS_WITH_WEIGHTS:
             weights = 'yes'
         elif name.startswith('polaformer_pp_'):
             weights = 'by hand'  # as docs/weights.md explains

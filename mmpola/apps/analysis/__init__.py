@@ -2,7 +2,7 @@
 
 from mmpola.apps.analysis.attention_weights import WEIGHT_KINDS, attention_rows
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
-from mmpola.apps.analysis.figures import CHARTS, draw_maps
+from mmpola.apps.analysis.figures import CHARTS, draw_maps, draw_sorted
 from mmpola.apps.analysis.images import analyze, parse_points
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer, query_maps
 from mmpola.apps.analysis.scene import Scene, open_scene
@@ -29,6 +29,7 @@ __all__ = [
     'attention_rows',
     'choose_layers',
     'draw_maps',
+    'draw_sorted',
     'effective_rank',
     'effective_ranks',
     'gate_statistics',

@@ -17,18 +17,38 @@ from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import add_key_position, normaliser, rotate
 
-MAP_KINDS = ('same', 'opposite', 'both', 'linear', 'softmax')
+MAP_KINDS = ('same', 'opposite', 'both', 'linear', 'focused', 'softmax')
 """Kinds of weights that are drawn over the image; 'both' is the mean of the two streams."""
 
 WEIGHT_KINDS = (*MAP_KINDS, 'relu')
 """All kinds: the layer's own weights, and those of other attention for the same q and k.
 
-The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 ('linear')
-and max(x, 0) ('relu').
+The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1
+('linear'), max(x, 0) ('relu') and those of `focused_features` ('focused').
 """
 
-FEATURES: dict[str, Callable[[Tensor], Tensor]] = {'linear': lambda x: F.elu(x) + 1, 'relu': F.relu}
-"""The features of queries and keys of other linear attention."""
+
+def focused_features(x: Tensor) -> Tensor:
+    """Compute the features of FLatten's focused linear attention of queries or keys [B, H, N, D].
+
+    The positive parts are cubed, and each token, of all heads together, keeps its length. The scale
+    of a new FLatten layer divides all channels alike, which the normaliser cancels.
+
+    Source: FLatten Transformer (ICCV 2023), `FocusedLinearAttention` of the authors' code.
+    """
+    positive = F.relu(x) + 1e-6
+    cubes = positive**3
+    length = torch.linalg.vector_norm(positive, dim=(1, 3), keepdim=True)
+    length_of_cubes = torch.linalg.vector_norm(cubes, dim=(1, 3), keepdim=True)
+    return cubes * (length / length_of_cubes)
+
+
+FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
+    'linear': lambda x: F.elu(x) + 1,
+    'relu': F.relu,
+    'focused': focused_features,
+}
+"""The features of queries and keys [B, H, N, D] of other linear attention."""
 
 
 def weight_factors(inputs: AttentionInputs) -> dict[str, tuple[Tensor, Tensor]]:

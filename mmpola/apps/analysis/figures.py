@@ -31,10 +31,12 @@ GREEN = '#009e73'
 PINK = '#cc79a7'
 GREY = '#666666'
 LIGHT_BLUE = '#56b4e9'
+BLACK = '#000000'
 
 WEIGHT_STYLES: dict[str, tuple[str, str, str]] = {
     'linear': ('linear, elu + 1', GREEN, '-^'),
     'relu': ('linear, ReLU only', PINK, '-v'),
+    'focused': ('linear, FLatten', BLACK, '-P'),
     'both': ('polarity-aware, both streams', BLUE, '-o'),
     'same': ('same-signed stream', LIGHT_BLUE, '--'),
     'opposite': ('opposite-signed stream', LIGHT_BLUE, ':'),
@@ -53,14 +55,21 @@ PARAMETER_TITLES = {
 STREAM_STYLES = (('same-signed', BLUE, 'o'), ('opposite-signed', ORANGE, 's'))
 """Label, colour and marker of each stream."""
 
-COMPONENT_COLUMNS = 4
-"""Most panels side by side in the chart of the gates' principal components."""
+LAYER_COLUMNS = 4
+"""Most panels side by side in a chart that has one for each layer."""
+
+SORTED_RANKS = 200
+"""Most keys of a row of sorted weights that are drawn, evenly spaced on a logarithmic axis."""
+
+SMALLEST_SORTED = 1e-3
+"""Lower end of the chart of sorted weights, as a multiple of the uniform weight."""
 
 KIND_TITLES = {
     'same': 'same-signed',
     'opposite': 'opposite-signed',
     'both': 'both',
     'linear': 'elu + 1 of the same q, k',
+    'focused': 'FLatten of the same q, k',
     'softmax': 'softmax of the same q, k',
 }
 
@@ -125,7 +134,7 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
 
 def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
     """Draw means and correlations of the gate's halves, and both on their principal components."""
-    columns = min(len(layers), COMPONENT_COLUMNS)
+    columns = min(len(layers), LAYER_COLUMNS)
     rows = math.ceil(len(layers) / columns)
     upper_height = 3.6
     lower_height = 2.3 * rows
@@ -199,7 +208,7 @@ def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
         streams.append(np.concatenate([rank.attention[kind] for kind in STREAMS]))
         notes.append(f'\n{rank.rows} of {math.prod(layer.grid)} rows')
     _plot_values(axes, mixing, 'polarity-aware, and convolution', GREY, '-D')
-    for kind in ('softmax', 'relu', 'linear'):
+    for kind in ('softmax', 'relu', 'focused', 'linear'):
         label, colour, line = WEIGHT_STYLES[kind]
         values = [layer.rank.attention[kind] for layer in layers]
         _plot_values(axes, values, label, colour, line)
@@ -264,7 +273,7 @@ CHARTS: dict[str, Callable[[Sequence[LayerAnalysis]], Figure]] = {
     'parameters': draw_parameters,
     'rank': draw_rank,
 }
-"""Charts of all layers of an image, by the names of their files."""
+"""Charts of all layers of an image that need no chosen query, by the names of their files."""
 
 
 def draw_maps(
@@ -325,6 +334,47 @@ def draw_maps(
         bar.ax.tick_params(labelsize=8)
     for kind, panel in zip(MAP_KINDS, panels[0][1:-1], strict=True):
         panel.set_title(fill(KIND_TITLES[kind], width=16), fontsize=10)
+    return figure
+
+
+def draw_sorted(layers: Sequence[LayerAnalysis]) -> Figure:
+    """Draw the weights of a query from the largest to the smallest (PolaFormer, figure 5).
+
+    A line is the mean over the chosen queries and the heads. Weights of 0 or less, which rotary
+    positions make, are left out.
+
+    Args:
+        layers: each with at least one chosen query.
+    """
+    columns = min(len(layers), LAYER_COLUMNS)
+    rows = math.ceil(len(layers) / columns)
+    size = (2.3 * columns + 2.9, max(3.0, 2.2 * rows + 0.8))
+    figure = Figure(figsize=size, dpi=110, layout='constrained')
+    figure.suptitle('Weights of the chosen queries, sorted', fontsize=11)
+    figure.supxlabel('keys, from the one with the largest weight', fontsize=9)
+    figure.supylabel('weight (1: uniform)', fontsize=9)
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+    for axes in panels[len(layers) :]:
+        axes.axis('off')
+    for axes, layer in zip(panels, layers, strict=False):
+        keys = math.prod(layer.key_grid)
+        ranks = np.unique(np.geomspace(1, keys, SORTED_RANKS).round().astype(int))
+        for kind in MAP_KINDS:
+            label, colour, line = WEIGHT_STYLES[kind]
+            weights = layer.maps[kind].reshape(-1, keys)
+            descending = -np.sort(-weights, axis=1)
+            means = descending.mean(axis=0) * keys
+            dashes = line.rstrip('^oPs')  # a marker at each key would hide the line
+            width = 4.0 if kind == 'linear' else 1.6  # shows behind softmax, often the same
+            axes.plot(ranks, means[ranks - 1], dashes, color=colour, label=label, linewidth=width)
+        axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
+        axes.set(xscale='log', yscale='log')
+        axes.set_title(_layer_title(layer.name), fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.spines[['top', 'right']].set_visible(False)
+    panels[0].set_ylim(bottom=max(panels[0].get_ylim()[0], SMALLEST_SORTED))
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, frameon=False, loc='outside right center')
     return figure
 
 

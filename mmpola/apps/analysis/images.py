@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from mmpola.apps.analysis.capture import LayerInputs, observe
-from mmpola.apps.analysis.figures import CHARTS, draw_maps, save_figure
+from mmpola.apps.analysis.figures import CHARTS, draw_maps, draw_sorted, save_figure
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
 from mmpola.apps.analysis.scene import Point, Scene, open_scene
 from mmpola.apps.image_reader import ImageReader
@@ -91,7 +91,7 @@ def analyze_image(
     Args:
         model: in eval mode; only its backbone runs.
         scene: the image.
-        points: pixels whose queries are drawn.
+        points: pixels whose queries are drawn, at least one.
         names: of the layers.
         folder: of the figures.
     """
@@ -106,6 +106,7 @@ def analyze_image(
 
     with tqdm(total=len(names), desc=folder.name, unit='layer') as bar:
         layers = list(observe(model.backbone, scene.inputs, analyze_and_draw, names).values())
+    save_figure(draw_sorted(layers), folder, 'sorted')
     for name, draw in CHARTS.items():
         save_figure(draw(layers), folder, name)
     height, width = scene.pixels.shape[:2]

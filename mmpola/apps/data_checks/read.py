@@ -1,6 +1,6 @@
-"""What the data sets of a config hold: `read` opens them, `load` runs their pipelines.
+"""What the data sets of a config hold: `read` opens them, and only looks.
 
-Both only look, and count what training will learn from; `checks.py` says what of it is wrong.
+The checks say what of it is wrong; `samples.py` runs the pipelines.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
-from numpy.typing import NDArray
 
 from mmpola.config_contents import inner_datasets, type_name
 from mmpola.engine.types import type_class
@@ -34,6 +32,22 @@ FEW = 32
 
 Results = dict[str, Any]
 """What a data set and the steps of its pipeline know about a sample."""
+
+OBJECT = np.dtype(
+    [
+        ('image', int),  # index of the sample
+        ('has_box', bool),  # whether the data set knows a box
+        ('box', float, 4),  # x1, y1, x2, y2
+        (
+            'image_size',
+            float,
+            2,
+        ),  # width and height of the image; inf if the data set does not know them
+        ('ignored', bool),  # whether training ignores the object
+        ('lacks_mask', bool),  # whether the pipeline loads masks, and the object has none
+        ('outline', float, 4),  # x1, y1, x2, y2 of its polygons, if the pipeline loads them; else 0
+    ]
+)
 
 
 class Labels(NamedTuple):
@@ -52,28 +66,6 @@ class Labels(NamedTuple):
 NO_LABELS = Labels('', Counter())
 
 
-class Instances(NamedTuple):
-    """All objects of a data set, a row for each: arrays of the same length.
-
-    Attributes:
-        image: index of the sample.
-        has_box: whether the data set knows a box.
-        box: x1, y1, x2, y2 [N, 4].
-        size: width and height of the image [N, 2]; inf if the data set does not know them.
-        ignored: whether training ignores the object.
-        lacks_mask: whether the pipeline loads masks, and the object has none.
-        outline: x1, y1, x2, y2 of its polygons [N, 4], if the pipeline loads them; else 0.
-    """
-
-    image: NDArray[Any]
-    has_box: NDArray[Any]
-    box: NDArray[Any]
-    size: NDArray[Any]
-    ignored: NDArray[Any]
-    lacks_mask: NDArray[Any]
-    outline: NDArray[Any]
-
-
 class Known(NamedTuple):
     """What a data set knows about its samples without loading them.
 
@@ -83,15 +75,15 @@ class Known(NamedTuple):
         names: the image of each sample.
         files: all images and label maps; none if they are not on this machine's disks.
         ids: what the data set calls its images.
-        instances: all objects.
+        objects: an `OBJECT` for each, as a record array.
     """
 
-    labels: Labels
-    empty: int
-    names: list[str]
-    files: list[str]
-    ids: set[Any]
-    instances: Instances
+    labels: Labels = NO_LABELS
+    empty: int = 0
+    names: Sequence[str] = ()
+    files: Sequence[str] = ()
+    ids: frozenset[Any] = frozenset()
+    objects: Any = np.empty(0, OBJECT).view(np.recarray)
 
 
 class Fault(NamedTuple):
@@ -101,7 +93,8 @@ class Fault(NamedTuple):
     text: str
 
 
-class Loaded(NamedTuple):
+@dataclass
+class Loaded:
     """What the steps of a pipeline have loaded.
 
     Attributes:
@@ -117,58 +110,20 @@ class Loaded(NamedTuple):
             the lower 8 bits of the numbers in the file.
     """
 
-    samples: int
-    labels: Labels
-    strange: list[int]
-    faults: list[Fault]
-    images: list[tuple[str, Any]]
-    error: str | None
-    sizes: list[tuple[int, int]]
-    scales: list[tuple[float, float]]
-    maps_are_bytes: bool
-
-
-NOTHING_LOADED = Loaded(0, NO_LABELS, [], [], [], None, [], [], False)
-
-
-class Dropped(NamedTuple):
-    """An annotation that a data set leaves out without a word: the cause, and its id."""
-
-    cause: str
-    id: Any
+    samples: int = 0
+    labels: Labels = NO_LABELS
+    strange: list[int] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    images: list[tuple[str, Any]] = field(default_factory=list)
+    error: str | None = None
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    scales: list[tuple[float, float]] = field(default_factory=list)
+    maps_are_bytes: bool = False
 
 
 @dataclass
-class Seen:
-    """What a data set has read, but forgets.
-
-    Attributes:
-        raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
-        listed: number of samples before `filter_cfg` and `indices`; -1 before they are known.
-        annotations: number of all annotations of these samples.
-        dropped: the annotations that are left out, though they are of one of the classes.
-        others: number of objects of each other class.
-        where: the first file, or annotation, with an object of each other class.
-        file: the file that is read; '' of data sets without files for single images.
-    """
-
-    raw: Any = None
-    listed: int = -1
-    annotations: int = 0
-    dropped: list[Dropped] = field(default_factory=list)
-    others: Counter[str] = field(default_factory=Counter)
-    where: dict[str, str] = field(default_factory=dict)
-    file: str = ''
-
-    def add_other(self, name: str, where: str) -> None:
-        """Count an object of a class that is none of the data set's."""
-        self.others[name] += 1
-        self.where.setdefault(name, where)
-
-
-@dataclass(frozen=True)
 class Data:
-    """A data set of a config.
+    """A data set of a config; `read` and `load` fill it.
 
     Attributes:
         cfg: the config.
@@ -178,24 +133,38 @@ class Data:
         paths: its files and folders.
         absent: those that do not exist.
         error: what it raised when it was built or read.
-        seen: what it has read, but forgets.
+        raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
+        unfiltered: number of samples before `filter_cfg` and `indices`; -1 before they are known.
+        annotations: number of all annotations of these samples.
+        dropped: ids, by the cause, of annotations that the data set leaves out without a word,
+            though they are of one of the classes.
+        others: number of objects of each other class.
+        where: the first file, or annotation, with an object of each other class.
+        file: the single image's file that is being read; else ''.
         images: number of samples that are left to learn from.
-        known: None if it was not opened, or has no samples that it could describe.
+        is_read: whether `images` and `known` are right.
+        known: what it knows about its samples; nothing if it could not describe any.
         loaded: what its pipeline has loaded; nothing before `load`.
     """
 
     cfg: Config
     config: dict[str, Any]
-    splits: tuple[str, ...]
+    splits: list[str]
     dataset: Any = None
-    paths: tuple[Path, ...] = ()
-    absent: tuple[Path, ...] = ()
+    paths: Sequence[Path] = ()
+    absent: Sequence[Path] = ()
     error: Exception | None = None
-    seen: Seen = field(default_factory=Seen)
+    raw: Any = None
+    unfiltered: int = -1
+    annotations: int = 0
+    dropped: dict[str, list[Any]] = field(default_factory=dict)
+    others: Counter[str] = field(default_factory=Counter)
+    where: dict[str, str] = field(default_factory=dict)
+    file: str = ''
     images: int = 0
     is_read: bool = False
-    known: Known | None = None
-    loaded: Loaded = NOTHING_LOADED
+    known: Known = field(default_factory=Known)
+    loaded: Loaded = field(default_factory=Loaded)
 
     @property
     def kind(self) -> str:
@@ -213,14 +182,9 @@ class Data:
         return str(self.paths[0]) if self.paths else f'{self.loader}.dataset'
 
     @property
-    def raw(self) -> Any:
-        """The annotation file as mmdet's COCO API has read it, None of other data sets."""
-        return self.seen.raw
-
-    @property
     def listed(self) -> int:
         """Number of samples before `filter_cfg` and `indices`."""
-        return max(self.seen.listed, self.images)
+        return max(self.unfiltered, self.images)
 
     @property
     def is_trained(self) -> bool:
@@ -228,9 +192,14 @@ class Data:
         return 'train' in self.splits
 
     @property
+    def metainfo(self) -> dict[str, Any]:
+        """What it knows about itself, such as its classes."""
+        return getattr(self.dataset, 'metainfo', None) or {}
+
+    @property
     def classes(self) -> Sequence[str]:
         """Names in the order of their labels; empty if unknown."""
-        names = self._metainfo.get('classes') or ()
+        names = self.metainfo.get('classes') or ()
         return () if isinstance(names, str) else tuple(names)
 
     @property
@@ -241,22 +210,7 @@ class Data:
     @property
     def things(self) -> int:
         """Number of classes that a panoptic data set counts in instances."""
-        return len(self._metainfo.get('thing_classes') or ())
-
-    @property
-    def instances(self) -> Instances:
-        """All objects; none if the data set was not opened."""
-        return self.known.instances if self.known is not None else instances_of(array('d'))
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The image of each sample."""
-        return self.known.names if self.known is not None else ()
-
-    @property
-    def ids(self) -> set[Any]:
-        """What the data set calls its images."""
-        return self.known.ids if self.known is not None else set()
+        return len(self.metainfo.get('thing_classes') or ())
 
     @property
     def labels(self) -> Labels:
@@ -264,11 +218,12 @@ class Data:
 
         A data set of label maps knows none: then they are those of the samples that were loaded.
         """
-        known = self.known.labels if self.known is not None else NO_LABELS
         if not self.loaded.labels.unit:
-            return known
+            return self.known.labels
         is_complete = self.loaded.samples == self.images
-        return self.loaded.labels if is_complete or not known.total else known
+        if is_complete or not self.known.labels.total:
+            return self.loaded.labels
+        return self.known.labels
 
     @property
     def counted(self) -> int:
@@ -277,9 +232,10 @@ class Data:
             return self.loaded.samples
         return self.images
 
-    @property
-    def _metainfo(self) -> dict[str, Any]:
-        return getattr(self.dataset, 'metainfo', None) or {}
+    def add_other(self, name: str, where: str) -> None:
+        """Count an object of a class that is none of the data set's."""
+        self.others[name] += 1
+        self.where.setdefault(name, where)
 
 
 def different_datasets(cfg: Config, splits: tuple[str, ...]) -> list[Data]:
@@ -287,18 +243,15 @@ def different_datasets(cfg: Config, splits: tuple[str, ...]) -> list[Data]:
     found: dict[str, Data] = {}
     for split in splits:
         loader = cfg.get(f'{split}_dataloader')
-        if not loader:
-            continue
-        for config in inner_datasets(loader.dataset):
+        for config in inner_datasets(loader.dataset) if loader else ():
             others = [(key, value) for key, value in config.items() if key != 'pipeline']
-            key = str(sorted(others))
-            data = found.setdefault(key, Data(cfg, config, ()))
+            data = found.setdefault(str(sorted(others)), Data(cfg, config, []))
             if split not in data.splits:
-                found[key] = replace(data, splits=(*data.splits, split))
+                data.splits.append(split)
     return list(found.values())
 
 
-def read(data: Data, is_first: bool) -> Data:
+def read(data: Data, is_first: bool) -> None:
     """Build and read a data set.
 
     Args:
@@ -307,40 +260,36 @@ def read(data: Data, is_first: bool) -> Data:
     """
     root = data.config.get('root')  # of class folders and sequences
     if root and not Path(root).expanduser().exists():
-        return replace(data, absent=(Path(root),))
+        data.absent = [Path(root)]
+        return
     try:
-        dataset = build(data.config)
+        dataset = build(data)
     except Exception as error:  # data sets raise exceptions of any type
-        return replace(data, error=error)
-    paths = paths_of(dataset)
-    is_local = getattr(dataset, 'backend_args', None) is None
-    absent = [path for path in paths if is_local and not path.exists()]
-    data = replace(data, dataset=dataset, paths=tuple(paths), absent=tuple(absent))
-    if absent or not is_first:
-        return data
-    with contextlib.redirect_stdout(io.StringIO()), watched(dataset) as seen:  # pycocotools prints
-        try:
-            if hasattr(dataset, 'full_init'):
-                dataset.full_init()
-            images = len(dataset)
-        except Exception as error:  # data sets raise exceptions of any type
-            is_empty = seen.listed == 0 or (seen.listed > 0 and not dataset.data_list)
-            if not isinstance(error, ValueError) or not is_empty:
-                return replace(data, error=error, seen=seen)
-            images = 0  # MMEngine cannot store an empty list
-    data = replace(data, seen=seen, images=images)
+        data.error = error
+        return
+    data.dataset = dataset
+    data.paths = paths_of(dataset)
+    if getattr(dataset, 'backend_args', None) is None:  # the files are on this machine
+        data.absent = [path for path in data.paths if not path.exists()]
+    if data.absent or not is_first:
+        return
     try:
-        return replace(data, is_read=True, known=known_of(dataset, images))
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
+            data.images = number_of_samples(data)
+        data.known = known_of(dataset, data.images)
+        data.is_read = True
     except Exception as error:  # of fields that have other types than the data set expects
-        return replace(data, error=error)
+        data.error = error
 
 
-def build(config: dict[str, Any]) -> Any:
-    """Build a data set; OpenMMLab's without reading its annotations yet."""
-    kind = type_class(config.get('type'), DATASETS)
-    arguments = dict(config)
+def build(data: Data) -> Any:
+    """Build a data set; OpenMMLab's without reading its annotations yet, and watched."""
+    kind = type_class(data.config.get('type'), DATASETS)
+    arguments = dict(data.config)
     if isinstance(kind, type) and issubclass(kind, BaseDataset):
         arguments['lazy_init'] = True
+        names = {'noted': data, '__module__': kind.__module__}
+        arguments['type'] = type(kind.__name__, (Watched, kind), names)
     return DATASETS.build(arguments)
 
 
@@ -351,73 +300,71 @@ def paths_of(dataset: Any) -> list[Path]:
     return [Path(name) for name in dict.fromkeys(names) if name]
 
 
-@contextlib.contextmanager
-def watched(dataset: Any) -> Iterator[Seen]:
-    """Note what a data set reads."""
-    seen = Seen()
-    if hasattr(dataset, 'filter_data'):
-        keep = dataset.filter_data
-
-        def note_and_keep() -> Any:
-            seen.listed = len(dataset.data_list)
-            return keep()
-
-        dataset.filter_data = note_and_keep
-    open_file = getattr(type(dataset), 'COCOAPI', None)
-    if open_file is not None:
-
-        def open_and_note(path: str) -> Any:
-            seen.raw = open_file(path)
-            return seen.raw
-
-        dataset.COCOAPI = open_and_note
-    if hasattr(dataset, 'parse_data_info'):
-        parse = dataset.parse_data_info
-
-        def parse_and_note(raw: Any) -> Any:
-            seen.file = raw.get('xml_path', '') if isinstance(raw, dict) else ''
-            info = parse(raw)
-            note_dropped(seen, dataset, raw, info, parse)
-            return info
-
-        dataset.parse_data_info = parse_and_note
-    if hasattr(dataset, '_parse_instance_info'):  # of Pascal VOC's format
-        parse_objects = dataset._parse_instance_info
-
-        def parse_objects_and_note(tree: Any, *arguments: Any, **options: Any) -> Any:
-            for name in [thing.findtext('name') for thing in tree.findall('object')]:
-                seen.annotations += 1
-                if name not in dataset.metainfo['classes']:
-                    seen.add_other(str(name), seen.file)
-            return parse_objects(tree, *arguments, **options)
-
-        dataset._parse_instance_info = parse_objects_and_note
-    yield seen
-    for name in ('filter_data', 'COCOAPI', 'parse_data_info', '_parse_instance_info'):
-        vars(dataset).pop(name, None)
+def number_of_samples(data: Data) -> int:
+    """Let a data set read its files; return the number of its samples."""
+    try:
+        if hasattr(data.dataset, 'full_init'):
+            data.dataset.full_init()
+        return len(data.dataset)
+    except ValueError:
+        is_empty = data.unfiltered == 0 or (data.unfiltered > 0 and not data.dataset.data_list)
+        if not is_empty:
+            raise
+        return 0  # MMEngine cannot store an empty list
 
 
-def note_dropped(
-    seen: Seen, dataset: Any, raw: Any, info: Any, parse: Callable[[Any], Any]
-) -> None:
+class Watched(BaseDataset):
+    """Goes before the class of a data set, and notes what that reads but forgets."""
+
+    noted: Data
+
+    def COCOAPI(self, path: str) -> Any:  # noqa: N802
+        """Open a file in COCO layout, as `CocoDataset` does."""
+        self.noted.raw = super().COCOAPI(path)
+        return self.noted.raw
+
+    def filter_data(self) -> Any:
+        """Apply `filter_cfg`."""
+        self.noted.unfiltered = len(self.data_list)
+        return super().filter_data()
+
+    def parse_data_info(self, raw: Any) -> Any:
+        """Make what the data set knows of a sample from an entry of its file."""
+        self.noted.file = raw.get('xml_path', '') if isinstance(raw, dict) else ''
+        info = super().parse_data_info(raw)
+        note_dropped(self.noted, raw, info, super().parse_data_info)
+        self.noted.file = ''
+        return info
+
+    def _parse_instance_info(self, tree: Any, *arguments: Any, **options: Any) -> Any:
+        """List the objects of a file in Pascal VOC's format, as `XMLDataset` does."""
+        for name in [thing.findtext('name') for thing in tree.findall('object')]:
+            self.noted.annotations += 1
+            if name not in self.metainfo['classes']:
+                self.noted.add_other(str(name), self.noted.file)
+        return super()._parse_instance_info(tree, *arguments, **options)
+
+
+def note_dropped(data: Data, raw: Any, info: Any, parse: Callable[[Any], Any]) -> None:
     """Note the annotations of an image that a data set has left out, by asking it for each."""
     annotations = raw.get('raw_ann_info') if isinstance(raw, dict) else None
     is_plain = isinstance(info, dict) and 'instances' in info and 'segments_info' not in info
     if not isinstance(annotations, list) or not is_plain:
         return
-    seen.annotations += len(annotations)
+    data.annotations += len(annotations)
     if len(info['instances']) == len(annotations):
         return
-    categories = getattr(seen.raw, 'cats', {})
+    categories = getattr(data.raw, 'cats', {})
     for annotation in annotations:
         if parse({**raw, 'raw_ann_info': [annotation]})['instances']:
             continue
         category = annotation.get('category_id')
-        if category in categories and category not in dataset.cat_ids:
-            seen.add_other(categories[category]['name'], f'id {annotation.get("id")}')
+        has_class = category in data.dataset.cat_ids
+        if category in categories and not has_class:
+            data.add_other(categories[category]['name'], f'id {annotation.get("id")}')
         else:
-            cause = cause_of(annotation, raw['raw_img_info'], category in dataset.cat_ids)
-            seen.dropped.append(Dropped(cause, annotation.get('id')))
+            cause = cause_of(annotation, raw['raw_img_info'], has_class)
+            data.dropped.setdefault(cause, []).append(annotation.get('id'))
 
 
 def cause_of(annotation: dict[str, Any], image: dict[str, Any], has_class: bool) -> str:
@@ -440,67 +387,57 @@ def cause_of(annotation: dict[str, Any], image: dict[str, Any], has_class: bool)
     return 'area 0'
 
 
-def known_of(dataset: Any, images: int) -> Known | None:
+def known_of(dataset: Any, images: int) -> Known:
     """Collect what `get_data_info` tells about each sample."""
     if images == 0 or not hasattr(dataset, 'get_data_info'):
-        return None
+        return Known()
     with_mask = loads_masks(dataset)
     is_local = getattr(dataset, 'backend_args', None) is None and hasattr(dataset, 'data_prefix')
+    infos = map(dataset.get_data_info, range(images))
     labels = []
     names = []
-    files: list[str] = []
+    files = []
     ids = set()
-    rows = array('d')  # COCO has a million objects
-    for index in range(images):
-        info = dataset.get_data_info(index)
+    objects = [Known().objects]
+    for index, info in enumerate(infos):
         labels.append(labels_of(info))
         names.append(info.get('img_path'))
         ids.add(info.get('img_id'))
-        if is_local:
-            files += files_of(info)
+        files += files_of(info) if is_local else []
         size = (info.get('width') or math.inf, info.get('height') or math.inf)
         reads_masks = with_mask and 'segments_info' not in info  # panoptic masks are in a file
-        for instance in info.get('instances', ()):
-            box = instance.get('bbox', ())
-            has_box = len(box) == 4
-            box = box if has_box else (0, 0, 0, 0)
-            is_ignored = bool(instance.get('ignore_flag'))
-            mask = ()
-            lacks_mask = False
-            if reads_masks and not is_ignored:
-                mask = instance.get('mask') or ()
-                lacks_mask = len(mask) == 0
-            rows.extend((index, has_box, *box, *size, is_ignored, lacks_mask, *outline_of(mask)))
+        rows = [object_of(one, index, size, reads_masks) for one in info.get('instances', ())]
+        objects.append(np.array(rows, OBJECT))  # compact, as COCO has a million objects
     empty = sum(one is not None and one.total == 0 for one in labels)
-    return Known(added(labels), empty, names, files, ids, instances_of(rows))
+    table = np.concatenate(objects).view(np.recarray)
+    return Known(added(labels), empty, names, files, frozenset(ids), table)
 
 
-def instances_of(rows: array[float]) -> Instances:
-    """Return the columns of a table that is stored row by row."""
-    columns = np.array(rows).reshape(-1, 14).T
-    return Instances(
-        image=columns[0].astype(int),
-        has_box=columns[1] > 0,
-        box=columns[2:6].T,
-        size=columns[6:8].T,
-        ignored=columns[8] > 0,
-        lacks_mask=columns[9] > 0,
-        outline=columns[10:].T,
-    )
+def object_of(instance: Results, index: int, size: Any, reads_masks: bool) -> tuple[Any, ...]:
+    """Return an `OBJECT` of an instance in what a data set knows about a sample."""
+    box = tuple(instance.get('bbox', ()))
+    has_box = len(box) == 4
+    is_ignored = bool(instance.get('ignore_flag'))
+    mask = instance.get('mask') or () if reads_masks and not is_ignored else None
+    lacks_mask = mask is not None and len(mask) == 0
+    place = box if has_box else (0,) * 4
+    return (index, has_box, place, size, is_ignored, lacks_mask, outline_of(mask))
 
 
 def outline_of(mask: Any) -> tuple[float, float, float, float]:
     """Return x1, y1, x2, y2 of the polygons of a mask; zeros of run lengths and of other types."""
-    numbers = []
+    polygons = []
     if isinstance(mask, list):
-        numbers = [polygon for polygon in mask if isinstance(polygon, list) and polygon]
-    if not numbers:
+        polygons = [polygon for polygon in mask if isinstance(polygon, list) and polygon]
+    if not polygons:
         return (0, 0, 0, 0)
-    xs = [x for polygon in numbers for x in polygon[0::2]]
-    ys = [y for polygon in numbers for y in polygon[1::2]] or [0]
-    if not math.isfinite(sum(xs) + sum(ys)):
-        return (math.nan,) * 4
-    return (min(xs), min(ys), max(xs), max(ys))
+    xs = [x for polygon in polygons for x in polygon[0::2]]
+    ys = [y for polygon in polygons for y in polygon[1::2]] or [0]
+    try:
+        is_finite = math.isfinite(sum(xs) + sum(ys))
+    except TypeError:  # numbers that are written as text
+        is_finite = False
+    return (min(xs), min(ys), max(xs), max(ys)) if is_finite else (math.nan,) * 4
 
 
 def added(labels: Sequence[Labels | None]) -> Labels:
@@ -562,3 +499,9 @@ def steps_of(dataset: Any) -> list[Any]:
         variants = getattr(step, 'subroutines', None)
         steps += variants[0].transforms if variants else [step]
     return steps
+
+
+def size_text(sizes: Sequence[tuple[float, float]]) -> str:
+    """Return the size of images, or the smallest and the largest: width x height."""
+    ends = {min(sizes, key=math.prod): None, max(sizes, key=math.prod): None}
+    return ' to '.join(f'{width:.0f} x {height:.0f}' for height, width in ends)

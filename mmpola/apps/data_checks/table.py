@@ -1,8 +1,8 @@
 """The table of checks: each is a name, a level, and a function over what was read.
 
-The functions are in `checks/`. A check yields a line for each thing that it finds, without
-'error:' or 'warning:' in front and without its name behind. The first line of its docstring is its
-row in docs/tools.md.
+`of_data.py` and `of_run.py` fill it, and are read downwards. A check yields a line for each thing
+that it finds, without 'error:' or 'warning:' in front and without its name behind. The first line
+of its docstring is its row in docs/tools.md.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ WARNING = 'warning'
 IN_TRAINING = 'error in training'
 """Levels. The last is an error of data that training learns from, and a warning of other data."""
 
-CONFIG, FILES, READING, DATA, SAMPLE, SPLITS, EVALUATORS = range(7)
+FIRST, DATA, SAMPLE, TOGETHER, ELSEWHERE = range(5)
 """When a check is asked, and of what: a `Run`, or a `Data`.
 
-CONFIG and FILES: before anything is read (`Run`). READING: whether a data set could be read. DATA:
-what it knows. SAMPLE: what its pipeline has loaded. SPLITS: all data sets together (`Run`).
-EVALUATORS: the evaluators and the data, once there is no error (`Run`).
+FIRST: whether everything could be read (`Run`). DATA: what a data set knows. SAMPLE: what its
+pipeline has loaded. TOGETHER: all data sets, the model and the evaluators, if no file is missing
+(`Run`). ELSEWHERE: by a loop or hook of the run, which knows more.
 """
 
 
@@ -49,18 +49,17 @@ class Run(NamedTuple):
     model: nn.Module | None = None
 
 
+Ask = Callable[[Any], Iterable[str]]
+
+
 class Check(NamedTuple):
-    """A check: its name, its level, when it is asked, and the function that yields lines."""
+    """A check: its name, its level, when it is asked, what it finds, and how it finds it."""
 
     name: str
     level: str
     asked: int
-    ask: Callable[[Any], Iterable[str]]
-
-    @property
-    def about(self) -> str:
-        """What it finds, in one line."""
-        return (self.ask.__doc__ or '').strip().splitlines()[0].rstrip('.')
+    about: str
+    ask: Ask
 
 
 class Found(NamedTuple):
@@ -71,20 +70,20 @@ class Found(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f'{self.text} [{self.name}]'
+        before = 'warning: ' if self.level == WARNING else ''
+        return f'{before}{self.text} [{self.name}]'
 
 
 CHECKS: dict[str, Check] = {}
-"""All checks by name, in the order in which they are asked."""
-
-Ask = Callable[[Any], Iterable[str]]
+"""All checks by name."""
 
 
 def check(name: str, level: str, asked: int) -> Callable[[Ask], Ask]:
     """Add a function to the table."""
 
     def add(ask: Ask) -> Ask:
-        CHECKS[name] = Check(name, level, asked, ask)
+        about = (ask.__doc__ or '').strip().splitlines()[0].rstrip('.')
+        CHECKS[name] = Check(name, level, asked, about, ask)
         return ask
 
     return add

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
 import json
 from pathlib import Path
@@ -14,7 +12,6 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import VISUALIZERS
 from numpy.typing import NDArray
-from PIL import Image
 from torch import nn
 
 from mmpola.apps.image_reader import (
@@ -24,6 +21,7 @@ from mmpola.apps.image_reader import (
 )
 from mmpola.apps.prediction.drawing import draw_classes
 from mmpola.apps.prediction.results import instances_as_json, label_map, panoptic_segments
+from mmpola.checkpoint.write import write_together
 from mmpola.classification.class_folders import class_names
 from mmpola.classification.data_config import class_source
 from mmpola.classification.image_classifier import ImageClassifier
@@ -39,7 +37,7 @@ from mmpola.engine.training_checkpoint import TrainingCheckpoint
 from mmpola.engine.types import library
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, listed
-from mmpola.read_image import ImageFile
+from mmpola.read_image import ImageFile, encoded
 
 BEST_CLASSES = 5
 """Number of classes that are written and drawn for a classifier."""
@@ -66,29 +64,13 @@ class Prediction(NamedTuple):
         Raises:
             OSError: the disk is full, or a name is too long.
         """
-        contents = {'.jpg': encoded(self.drawing, 'jpeg', quality=95)}
+        contents = {files['.jpg']: encoded(self.drawing, 'jpeg', quality=95)}
         for suffix, content in self.results.items():
             if isinstance(content, dict):
-                contents[suffix] = json.dumps(content).encode()
+                contents[files[suffix]] = json.dumps(content).encode()
             else:
-                contents[suffix] = encoded(content, 'png')
-        try:
-            for suffix, data in contents.items():
-                files[suffix].parent.mkdir(parents=True, exist_ok=True)
-                files[suffix].unlink(missing_ok=True)  # do not write through a link
-                files[suffix].write_bytes(data)
-        except OSError:
-            for suffix in contents:
-                with contextlib.suppress(OSError):
-                    files[suffix].unlink()
-            raise
-
-
-def encoded(pixels: NDArray[Any], kind: str, **options: Any) -> bytes:
-    """Return the content of an image file of a kind that Pillow knows."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind, **options)
-    return file.getvalue()
+                contents[files[suffix]] = encoded(content, 'png')
+        write_together(contents)
 
 
 def result_files(image: ImageFile, out: Path) -> dict[str, Path]:

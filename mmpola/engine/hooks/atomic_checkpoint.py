@@ -67,16 +67,24 @@ class AtomicBackend(LocalBackend):
         self.outdated.append(str(filepath))
 
 
-def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
+def save_and_point(
+    runner: Any, folder: str, name: str, *, alone: bool = False, **options: Any
+) -> None:
     """Save a checkpoint, then its path in `last_checkpoint`, then remove `interrupted.pth`.
 
     Every rank calls this; rank 0 writes. Then hooks that have a method `after_saved` are called.
+
+    Args:
+        runner: of the run.
+        folder, name: of the checkpoint.
+        alone: only rank 0 calls this, and waits for no other process.
+        options: of `Runner.save_checkpoint`.
 
     Raises:
         NonFiniteError: weights are NaN or infinite.
         SaveError: a file cannot be written.
     """
-    refuse_non_finite(runner)
+    refuse_non_finite(runner, alone)
     runner.save_checkpoint(folder, name, **options)
     if is_main_process():
         path = os.path.join(folder, name)

@@ -53,14 +53,21 @@ class FiniteLossHook(Hook):
             )
 
 
-def refuse_non_finite(runner: Any) -> None:
+def refuse_non_finite(runner: Any, alone: bool = False) -> None:
     """Check the weights before a checkpoint is written, averaged ones too; every process calls it.
+
+    Args:
+        runner: of the run.
+        alone: only this process calls it.
 
     Raises:
         NonFiniteError: some are NaN or infinite, on any process.
     """
     names = _non_finite_tensors(runner)
-    if any_process(bool(names)):
+    failed = bool(names)
+    if not alone:
+        failed = any_process(failed)
+    if failed:
         which = 'another process'
         if names:
             which = names[0]

@@ -11,7 +11,7 @@ from mmpola.apps.analysis import images, parse_points
 from mmpola.messages import UsageError
 from tests.helpers.processes import run_script
 
-CHARTS = ('entropy', 'gates', 'parameters', 'rank')
+CHARTS = ('entropy', 'gates', 'parameters', 'rank', 'sorted')
 
 
 def refusal(capsys, *arguments):
@@ -46,13 +46,13 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     layer = found['layers'][first]
     assert (layer['grid'], layer['log_keys']) == ([8, 8], pytest.approx(math.log(64)))
     assert [(point['row'], point['column']) for point in layer['points']] == [(4, 4), (0, 1)]
-    for kind in ('same', 'opposite', 'both', 'softmax', 'linear'):
+    for kind in ('same', 'opposite', 'both', 'softmax', 'linear', 'focused'):
         assert 0 < layer['entropy'][kind][0] <= math.log(64) * (1 + 1e-4)  # five digits are written
     not_trained = np.full((1, 8), 3.0)
     assert np.array(layer['parameters']['exponent']) == pytest.approx(not_trained)
     ranks = layer['effective_rank']
     assert ranks['sampled_rows'] == 64
-    for kind in ('same', 'opposite', 'linear', 'relu', 'softmax'):
+    for kind in ('same', 'opposite', 'linear', 'relu', 'focused', 'softmax'):
         assert 1 <= ranks[kind][0] <= 64
 
     assert 'of the results exist already' in refusal(capsys, *arguments)

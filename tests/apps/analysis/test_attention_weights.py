@@ -87,6 +87,24 @@ def test_other_attention_for_the_same_queries_and_keys():
     torch.testing.assert_close(rows['relu'], rows['same'])  # without negative parts and powers
 
 
+def flatten_features(x, focusing_factor=3):
+    """What a new FocusedLinearAttention of FLatten makes of queries or keys [B, N, C]."""
+    scale = F.softplus(torch.zeros(x.shape[-1], dtype=x.dtype))
+    x = (F.relu(x) + 1e-6) / scale
+    length = x.norm(dim=-1, keepdim=True)
+    x = x**focusing_factor
+    return x / x.norm(dim=-1, keepdim=True) * length
+
+
+def test_flattens_weights_for_the_same_queries_and_keys():
+    """Lengths are those of all heads together."""
+    inputs = replace(inputs_of('power without scale'), eps=1e-30)
+    rows = attention_rows(inputs)(torch.arange(5))
+    q, k = (flatten_features(x.flatten(2)).unflatten(2, (3, 4))[0] for x in (inputs.q, inputs.k))
+    products = torch.einsum('nhd,mhd->hnm', q, k)
+    torch.testing.assert_close(rows['focused'], products / products.sum(-1, keepdim=True))
+
+
 def test_sampled_tokens_are_evenly_spaced():
     assert sample_tokens(5, 9).tolist() == [0, 1, 2, 3, 4]
     assert sample_tokens(10, 4).tolist() == [0, 3, 6, 9]

@@ -1,5 +1,6 @@
 """Charts of all layers: their legends name everything that is drawn."""
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.legend import Legend
@@ -10,6 +11,7 @@ from mmpola.apps.analysis.figures import (
     draw_gates,
     draw_parameters,
     draw_rank,
+    draw_sorted,
     save_figure,
 )
 from mmpola.backbones import PolaPVT
@@ -50,11 +52,37 @@ def test_legends_name_dots_and_colours(layers):
         'polarity-aware, and convolution',
         'softmax',
         'linear, ReLU only',
+        'linear, FLatten',
         'linear, elu + 1',
         'polarity-aware, each stream',
         'single heads',
     ]
     assert legends(draw_parameters(layers)) == [['mean', 'single channels']]
+
+
+def test_sorted_weights_fall_and_are_those_of_the_maps(layers):
+    figure = draw_sorted(layers)
+    ((*kinds,),) = legends(figure)
+    assert kinds == [
+        'same-signed stream',
+        'opposite-signed stream',
+        'polarity-aware, both streams',
+        'linear, elu + 1',
+        'linear, FLatten',
+        'softmax',
+    ]
+    panels = figure.axes[: len(layers)]
+    for axes, layer in zip(panels, layers, strict=True):
+        softmax = layer.maps['softmax'][0]  # [H, h, w]
+        keys = softmax[0].size
+        (line,) = [line for line in axes.lines if line.get_label() == 'softmax']
+        ranks, weights = line.get_data()
+        assert (ranks[0], ranks[-1]) == (1, keys)
+        assert (np.diff(weights) <= 0).all()
+        largest = [head.max() for head in softmax]
+        smallest = [head.min() for head in softmax]
+        assert weights[0] == pytest.approx(keys * np.mean(largest))
+        assert weights[-1] == pytest.approx(keys * np.mean(smallest))
 
 
 def test_texts_of_a_pdf_stay_texts(layers, tmp_path):

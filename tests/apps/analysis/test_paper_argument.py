@@ -68,6 +68,7 @@ def test_the_table_of_the_kinds_of_weights(root):
     kinds = {
         'elu + 1': 'linear',
         'ReLU': 'relu',
+        'FLatten': 'focused',
         'same-signed': 'same',
         'opposite-signed': 'opposite',
         'softmax': 'softmax',

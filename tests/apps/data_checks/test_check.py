@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from array import array
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,8 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from PIL import Image
 
-from mmpola.apps.data_checks import Data, check_data
-from mmpola.apps.data_checks.read import Known, Labels, instances_of
-from mmpola.apps.data_checks.report import table_lines
+from mmpola.apps.data_checks import Data, check_data, table_lines
+from mmpola.apps.data_checks.read import Known, Labels
 from mmpola.apps.data_checks.table import CHECKS
 from mmpola.config_contents import predicted_classes
 from tests.helpers.refusals import errors, only, refusal, warnings
@@ -25,7 +23,7 @@ from tests.helpers.training import small_config
 def test_counts(detection, segmentation, annotations, coco):
     checked = [check_data(cfg, whole=True) for cfg in (detection, segmentation)]
     sets = [data for one in checked for data in one.sets]
-    assert [(data.splits, data.kind, data.images) for data in sets] == [
+    assert [(tuple(data.splits), data.kind, data.images) for data in sets] == [
         (('train',), 'CocoDataset', 12),
         (('val', 'test'), 'CocoDataset', 4),
         (('train',), 'BaseSegDataset', 12),
@@ -61,8 +59,8 @@ def test_the_table_of_many_classes():
     classes = [f'class{number}' for number in range(80)]
     numbers = Counter({number: 1000 - number for number in range(78)})
     dataset = SimpleNamespace(metainfo={'classes': classes})
-    known = Known(Labels('instances', numbers), 0, [], [], set(), instances_of(array('d')))
-    data = Data(Config(), {'type': 'Many'}, ('train',), dataset, known=known)
+    known = Known(Labels('instances', numbers))
+    data = Data(Config(), {'type': 'Many'}, ['train'], dataset, known=known)
     _, _, *rows, absent = table_lines([data])
     assert [row.split()[0] for row in rows[:5]] == classes[:5]
     assert '63 classes in between' in rows[5]
@@ -75,7 +73,7 @@ def test_class_folders(colours, tmp_path):
     data = shutil.copytree(colours, tmp_path / 'data')
     cfg = small_config(data, tmp_path / 'work')
     sets = check_data(cfg, whole=True).sets
-    assert [(data.splits, data.kind, data.images) for data in sets] == [
+    assert [(tuple(data.splits), data.kind, data.images) for data in sets] == [
         (('train',), 'ClassFolders', 24),
         (('val', 'test'), 'ClassFolders', 9),
     ]
@@ -226,19 +224,6 @@ def test_the_whole_check_runs_a_sample_through_the_pipeline(kind, request):
         assert text.startswith('train_dataloader.dataset: its first sample fails: KeyError')
 
 
-def test_the_pipeline_of_a_wrapper_is_run_too(detection):
-    dataset = detection.train_dataloader.dataset
-    inner = dict(dataset, pipeline=[*dataset.pipeline[:2], dict(type='Resize', scale=(96, 80))])
-    outer = dict(type='MultiImageMixDataset', dataset=inner)
-    for name in ('CopyPaste', 'Mosaic'):
-        pipeline = [dict(type=name), dict(type='PackDetInputs')]
-        detection.train_dataloader.dataset = dict(outer, pipeline=pipeline)
-        if name == 'CopyPaste':
-            check_data(detection, ('train',), whole=True)
-    found = errors(detection, whole=True)  # mmdet's Mosaic leaves masks as they are
-    assert 'its first sample fails: IndexError' in only(found, 'outer-pipeline')
-
-
 def test_a_name_without_a_comma(detection):
     detection.train_dataloader.dataset.metainfo = dict(classes='circle')
     (name, text), *_ = errors(detection)
@@ -271,6 +256,17 @@ def test_an_error_that_is_skipped_does_not_stop_training(detection, annotations)
     only(errors(detection), 'no-objects')
     detection.data_checks = dict(skip=['no-objects', 'objects-ignored'])
     assert check_data(detection, ('train',)).sets[0].labels.ignored > 0
+
+
+def test_a_refusal_tells_the_warnings_too(segmentation, ade):
+    image = min((ade / 'images' / 'training').iterdir())
+    image.rename(image.with_suffix('.JPG'))
+    segmentation.model.decode_head.num_classes = 3
+    headline, error, warning = refusal(check_data, segmentation, ('train',)).splitlines()
+    assert headline == 'the data is not valid'
+    assert error.endswith('[class-count]')
+    assert warning.startswith('  warning: ')
+    assert warning.endswith('[suffix]')
 
 
 def test_a_name_that_no_check_has(detection):

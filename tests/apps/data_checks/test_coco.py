@@ -74,7 +74,9 @@ def test_boxes_of_corners_are_taken_for_what_they_are(detection, annotations):
     [
         ('bbox', [1, 2, 3]),
         ('bbox', None),
+        ('bbox', [1, 2, '3', 4]),
         ('area', None),
+        ('area', '12'),
         ('area', 'absent'),
     ],
 )
@@ -88,36 +90,12 @@ def test_annotations_that_training_cannot_read(field, value, detection, annotati
 
 
 @pytest.mark.parametrize(
-    ('field', 'value'),
-    [
-        ('bbox', [1, 2, '3', 4]),
-        ('area', '12'),
-        ('category_id', '1'),
-        ('iscrowd', '0'),
-        ('segmentation', [['1', '2', '30', '4', '5', '60']]),
-        ('segmentation', [[1, 2, 30, 4, 5, '60']]),
-    ],
-)
-def test_numbers_that_are_text(field, value, detection, annotations):
-    entry = annotations['annotations'][1]
-    entry[field] = value
-    annotations.save()
-    text = only(errors(detection), 'numbers-as-text')
-    assert f'(1): id {entry["id"]} ({field}: "' in text
-
-
-def test_sizes_that_are_text(detection, annotations):
-    annotations['images'][2]['width'] = '96'
-    annotations.save()
-    assert 'image id 3 (width: "96" is text)' in only(errors(detection), 'numbers-as-text')
-
-
-@pytest.mark.parametrize(
     ('value', 'check'),
     [
         (None, 'masks-missing'),
         ([], 'masks-missing'),
-        ('abc', 'numbers-as-text'),
+        ('abc', 'samples-unreadable'),
+        ([[1, 2, 30, 4, 5, '60']], 'outlines-far'),
         ([1, 2, 30, 4, 5, 60], 'outlines-flat'),
         ([[1, 2, 'nan', 4, 5, 6]], 'outlines-far'),
         ([[1, 2, 'inf', 4, 5, 6]], 'outlines-far'),
@@ -134,8 +112,8 @@ def test_masks_that_training_cannot_use(value, check, detection, annotations):
     annotations.path.write_text(text)
     text = only(errors(detection), check)
     name = f'{entry["image_id"]:012}.jpg'
-    if check in ('numbers-as-text', 'outlines-flat'):
-        assert f'(1): {entry["id"]}' in text.replace('id ', '')
+    if check == 'outlines-flat':
+        assert text.endswith(f'(1): {entry["id"]}')
     else:
         assert f'(1): {annotations.path.parent.parent}/train2017/{name}' in text
     detection.train_dataloader.dataset.pipeline[1].with_mask = False  # masks are not read
@@ -334,16 +312,13 @@ def test_outlines_of_too_few_points(polygons, detection, annotations):
     assert not warnings(detection)
 
 
-def test_names_of_files_from_windows_and_from_a_mac(detection, annotations, coco):
-    first, second, *_ = annotations['images']
+def test_names_of_files_from_a_mac(detection, annotations, coco):
+    first = annotations['images'][0]
     folder = coco / 'train2017'
     (folder / first['file_name']).rename(folder / unicodedata.normalize('NFD', 'fünf.jpg'))
     first['file_name'] = unicodedata.normalize('NFC', 'fünf.jpg')
     annotations.save()
     assert 'another Unicode form' in only(errors(detection), 'images-missing')
-    second['file_name'] = 'b\\' + second['file_name']
-    annotations.save()
-    assert 'back slashes' in only(errors(detection), 'images-missing')
 
 
 def test_a_set_without_labels_beside_one_with(detection, annotations, coco):

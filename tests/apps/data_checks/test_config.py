@@ -4,14 +4,14 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmpola.apps.data_checks.table import CONFIG, Run, ask
+from mmpola.apps.data_checks.table import FIRST, Run, ask
 from mmpola.engine.validate import build_model
 from tests.helpers.refusals import only
 
 
 def found(cfg, model=None):
     """Return (name, text) of what the checks of a config find."""
-    return [(one.name, one.text) for one in ask(CONFIG, Run(cfg, ('train',), False, [], model), [])]
+    return [(one.name, one.text) for one in ask(FIRST, Run(cfg, ('train',), False, [], model), [])]
 
 
 def test_a_schedule_that_is_longer_than_the_run(tiny_config):

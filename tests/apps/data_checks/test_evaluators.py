@@ -30,6 +30,14 @@ def change(path, function):
     path.write_text(json.dumps(content))
 
 
+def without_masks(cfg):
+    """Let validation and test load boxes only."""
+    for split in ('val', 'test'):
+        for step in cfg[f'{split}_dataloader'].dataset.pipeline:
+            if step.type == 'LoadAnnotations':
+                step.with_mask = False
+
+
 @pytest.mark.parametrize(
     ('classes', 'got'),
     [
@@ -62,8 +70,7 @@ def test_indices_and_the_whole_file(detection, truth):
 @pytest.mark.parametrize('field', ['iscrowd', 'segmentation'])
 def test_fields_that_an_evaluation_needs(field, detection, truth):
     change(truth, lambda annotation: annotation.pop(field))
-    detection.val_dataloader.dataset.pipeline[2].with_mask = False
-    detection.test_dataloader.dataset.pipeline[2].with_mask = False
+    without_masks(detection)
     # once, though two evaluators read the file
     assert f"have no '{field}'" in only(errors(detection, EVERY), 'evaluator-fields')
     detection.val_evaluator.metric = 'bbox'
@@ -102,8 +109,7 @@ def test_annotations_that_the_data_set_drops_count_as_missed(detection, truth):
 
 def test_outlines_with_which_the_evaluation_fails(detection, truth):
     change(truth, lambda annotation: annotation.update(segmentation=[[1, 1, 5, 5]]))
-    for split in ('val', 'test'):
-        detection[f'{split}_dataloader'].dataset.pipeline[2].with_mask = False
+    without_masks(detection)
     only(errors(detection, ('train', 'val')), 'evaluator-outlines')
     detection.val_evaluator.metric = 'bbox'
     assert not warnings(detection, ('train', 'val'))

@@ -31,12 +31,12 @@ def test_every_split_is_counted(name, sizes, tmp_path, monkeypatch):
     cfg = config(name, root)
     cfg.model.num_classes = 10 if name == 'GreyCIFAR' else 2
     checked = check_data(cfg, whole=True).sets
-    assert [(data.splits, data.kind, data.images) for data in checked] == [
+    assert [(tuple(data.splits), data.kind, data.images) for data in checked] == [
         (('train',), name, sizes[0]),
         (('val',), name, sizes[1]),
         (('test',), name, sizes[2]),
     ]
-    assert checked[0].paths == (root,)
+    assert checked[0].paths == [root]
     assert [data.labels.total for data in checked] == sizes
 
 

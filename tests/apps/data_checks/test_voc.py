@@ -110,7 +110,7 @@ def test_objects_that_are_all_difficult(tiny_config, tmp_path):
 def test_a_class_that_is_named_twice(tiny_config, tmp_path):
     write_voc(tmp_path / 'voc', difficult=0)
     cfg = with_voc(Config.fromfile(tiny_config), tmp_path / 'voc', ('cat', 'cat'), ('train',))
-    assert only(errors(cfg), 'classes-twice').endswith('got 2 names for 1 categories')
+    assert only(errors(cfg), 'classes-twice').endswith('(1): cat')
 
 
 def test_an_image_that_does_not_exist(tiny_config, tmp_path):
@@ -138,18 +138,19 @@ def change(root, old, new, names='abc'):
 
 
 @pytest.mark.parametrize(
-    ('old', 'new', 'field'),
+    ('old', 'new', 'value'),
     [
-        ('<difficult>0', '<difficult>Unspecified', 'difficult: "Unspecified" is no number'),
-        ('<xmin>3', '<xmin>', 'xmin: "None" is no number'),
-        ('<width>60', '<width>60.0', 'width: "60.0" is no number'),
+        ('<difficult>0', '<difficult>Unspecified', "'Unspecified'"),
+        ('<xmin>3', '<xmin>', "'NoneType'"),
+        ('<width>60', '<width>60.0', "'60.0'"),
     ],
 )
-def test_fields_that_are_no_numbers(old, new, field, voc):
+def test_fields_that_are_no_numbers(old, new, value, voc):
     root, cfg = voc
     change(root, old, new, names='bc')
     text = only(errors(cfg), 'unreadable')
-    assert f'(2): {root}/Annotations/b.xml ({field})' in text
+    assert text.startswith(f'{root}/Annotations/b.xml: XMLDataset cannot read it (')
+    assert value in text
 
 
 def test_a_blank_behind_the_name_of_a_class(voc):
@@ -163,9 +164,3 @@ def test_a_blank_behind_the_name_of_a_class(voc):
     (one,) = checked.found
     assert one.name == 'classes-spelling'
     assert f'first in {root}/Annotations/c.xml' in one.text
-
-
-def test_a_list_of_images_from_windows(voc):
-    root, cfg = voc
-    (root / 'ImageSets/Main/train.txt').write_text('day\\a\nday\\b\n')
-    assert 'back slashes' in only(errors(cfg), 'unreadable')

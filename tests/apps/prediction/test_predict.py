@@ -1,7 +1,9 @@
 """Detectors and segmenters with random weights: their files, against the inferencers' results."""
 
+import errno
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ def test_boxes_and_masks(tiny_config, write_checkpoint, shapes, tmp_path, capsys
     # Untrained scores are about 1 in 7 classes.
     options = ['--score-thr', '0.1', '--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']
     arguments = [tiny_config, checkpoint, photos, '--out', out, *options]
-    assert run_script('predict', *arguments) == 0
+    assert run_script('predict', *arguments) == 1
     printed = capsys.readouterr().out
     for name in ('broken.jpg', 'empty.jpg', 'text.png'):
         assert f'skipped: {photos}/{name}: LoadImageFromFile: ' in printed
@@ -63,6 +65,9 @@ def test_boxes_and_masks(tiny_config, write_checkpoint, shapes, tmp_path, capsys
         assert len(found['masks']) == len(found['labels']) > 0
 
     assert run_script('predict', *arguments) == 2
+    (photos / 'broken.jpg').unlink()
+    (photos / 'empty.jpg').unlink()
+    (photos / 'text.png').unlink()
     assert run_script('predict', *arguments, '--overwrite') == 0
 
 
@@ -108,6 +113,42 @@ def test_segmentations(tiny_segmentation, write_checkpoint, shapes, tmp_path):
     assert labels.mode == 'L'
     assert (np.asarray(labels) == inferencer(str(photo))['predictions']).mean() > 0.999
     assert differs(out / 'vis' / f'{photo.stem}.jpg', photo) > 5
+
+
+def test_an_image_that_cannot_be_drawn_or_written_ends_itself(
+    tiny_segmentation, write_checkpoint, shapes, tmp_path, monkeypatch, capsys
+):
+    write_bytes = Path.write_bytes
+
+    def fill(path, data):
+        if path.name == 'full.png':
+            write_bytes(path, data[:100])
+            raise OSError(errno.ENOSPC, 'No space left on device', str(path))
+        return write_bytes(path, data)
+
+    checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth')
+    photos = tmp_path / 'photos'
+    photos.mkdir()
+    photo = Image.open(next((shapes / 'ade' / 'images' / 'validation').iterdir()))
+    for name in ('full', 'good'):
+        photo.save(photos / f'{name}.png')
+    Image.new('RGB', (1, 1)).save(photos / 'pixel.png')
+    Image.new('RGB', (1, 60)).save(photos / 'line.png')
+    long = photos / f'{"x" * 250}.jpeg'
+    photo.save(long)
+    double = photos / f'{"x" * 250}.png'
+    photo.save(double)  # both keep their suffix, which makes their names too long
+    monkeypatch.setattr(Path, 'write_bytes', fill)
+    out = tmp_path / 'out'
+    assert run_script('predict', tiny_segmentation, checkpoint, photos, '--out', out) == 1
+    printed = capsys.readouterr().out
+    assert f'skipped: {photos}/full.png: OSError: [Errno 28] No space left on device: ' in printed
+    assert f'skipped: {photos}/pixel.png: IndexError: ' in printed  # mmseg's
+    assert f'skipped: {long}: OSError: [Errno {errno.ENAMETOOLONG}] ' in printed
+    assert f'skipped: {double}: OSError: [Errno {errno.ENAMETOOLONG}] ' in printed
+    assert printed.endswith(f'{out}: 2 images done, 4 skipped\n')
+    files = {str(path.relative_to(out)) for path in out.rglob('*') if path.is_file()}
+    assert files == {'preds/good.png', 'vis/good.jpg', 'preds/line.png', 'vis/line.jpg'}
 
 
 AUGMENTED = """

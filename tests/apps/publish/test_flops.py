@@ -9,6 +9,7 @@ from mmengine.registry import MODELS
 from mmpola.apps.publish.flops import count_macs, count_model, input_size
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.backbones.classifier import Classifier
+from mmpola.layers import PolaAttention
 from tests.helpers.configs import shrink
 from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
@@ -31,6 +32,21 @@ def test_gmacs_of_the_released_classifiers(backbone, arch, size, expected):
     with torch.device('meta'):
         model = Classifier(backbone, 1000, arguments={'arch': arch, **arguments}).eval()
     assert count_macs(model, (size, size)) == pytest.approx(expected * 1e9, rel=0.03)
+
+
+@pytest.mark.parametrize(('dim', 'heads', 'side'), [(64, 1, 16), (96, 3, 14), (128, 4, 8)])
+def test_a_layer_counts_like_equation_10_of_the_paper(dim, heads, side):
+    """But for the two denominators, which it leaves out, and the gate, which is no product."""
+    with torch.device('meta'):
+        layer = PolaAttention(dim, num_heads=heads, dwc_kernel_size=5)
+    tokens = side * side
+    projections = 5 * tokens * dim**2
+    streams = 4 * tokens * dim * (dim // heads)
+    convolution = 5**2 * tokens * dim
+    gate = tokens * dim
+    equation_10 = projections + streams + convolution + gate
+    denominators = 4 * tokens * dim
+    assert count_macs(layer, (side, side), channels=dim) == equation_10 - gate + denominators
 
 
 def test_a_deformable_convolution_counts_like_an_ordinary_one():

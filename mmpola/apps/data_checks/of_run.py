@@ -1,0 +1,499 @@
+"""Checks of a whole run: config and model, what could be read, splits, evaluators, copies."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import filecmp
+import functools
+import math
+import os
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import nn
+
+from mmpola.apps.data_checks.of_data import is_short, one_folder_too_deep, outlines
+from mmpola.apps.data_checks.read import FEW, PIXELS, Data, size_text
+from mmpola.apps.data_checks.table import (
+    CHECKS,
+    ELSEWHERE,
+    ERROR,
+    FIRST,
+    TOGETHER,
+    WARNING,
+    Check,
+    Run,
+    check,
+    some,
+)
+from mmpola.backbones.base import Backbone
+from mmpola.config_contents import (
+    class_count_problems,
+    class_list_problem,
+    evaluators,
+    head_ignore_index,
+    inner_datasets,
+    predicted_classes,
+    type_name,
+)
+from mmpola.engine.advice import length_advice
+from mmpola.engine.validate import unwrapped
+from mmpola.messages import UsageError, first_line, listed
+
+APART = 1.5
+"""Sides of images may be so many times larger or smaller in evaluation than in training."""
+
+MANY_IMAGES = 20_000
+"""Of more images, the quick check compares the paths only: a network's disk takes minutes."""
+
+MIDDLE = 65_536
+"""Bytes in the middle of files of one size that are compared before whole files are."""
+
+ALIKE = 4
+"""Mean difference of two small grey copies, of 255, up to which they show one photograph."""
+
+FILES_MISSING = 'files-missing'
+
+
+# The config, and whether everything could be read.
+
+
+@check('schedule-length', WARNING, FIRST)
+def schedule_length(run: Run) -> Iterator[str]:
+    """The schedule of the learning rate ends at another epoch or step than training."""
+    if 'train' in run.splits and run.cfg.get('train_cfg'):
+        yield from filter(None, [length_advice(run.cfg)])
+
+
+@check('image-sizes', WARNING, FIRST)
+def image_sizes(run: Run) -> Iterator[str]:
+    """A classifier trains on images of another size than it is evaluated on."""
+    trained = _input_size(run.cfg.get('train_dataloader') or {})
+    evaluated = _input_size(run.cfg.get('val_dataloader') or {})
+    if 'train' in run.splits and None not in (trained, evaluated) and trained != evaluated:
+        yield (
+            f'train_dataloader: images of {trained} pixels, but val_dataloader has {evaluated}; to '
+            'evaluate what is trained: --cfg-options '
+            f'val_dataloader.dataset.transform.input_size={trained} '
+            f'test_dataloader.dataset.transform.input_size={trained}'
+        )
+
+
+def _input_size(dataloader: dict[str, Any]) -> Any:
+    """Return the `input_size` of a classifier's data set; None for other data."""
+    for dataset in inner_datasets(dataloader.get('dataset') or {}):
+        transform = dataset.get('transform')
+        if isinstance(transform, dict):
+            return transform.get('input_size')
+    return None
+
+
+@check('unread-maps', WARNING, FIRST)
+def unread_maps(run: Run) -> Iterator[str]:
+    """The backbone learns norms of maps that neck and heads never read: DDP stops there."""
+    model = unwrapped(run.model)
+    backbone = getattr(model, 'backbone', None)
+    if 'train' not in run.splits or not isinstance(backbone, Backbone):
+        return
+    stages = list(backbone.out_indices)
+    read = maps_read(model, stages)
+    idle = []
+    for stage in stages:
+        learning: list[Any] = []
+        if stage not in read and stage == stages[-1]:  # nothing reads its blocks either
+            learning = list(backbone.stages[-1].parameters())
+        elif stage not in read and str(stage) in backbone.norms and not backbone.chained_norms:
+            learning = list(backbone.norms[str(stage)].parameters())
+        if any(parameter.requires_grad for parameter in learning):
+            idle.append(stage)
+    if idle:
+        channels = [backbone.embed_dims[stage] for stage in read]
+        remedy = 'and number in_index of the heads anew'
+        if isinstance(getattr(model, 'neck', None), nn.Module):
+            remedy = f'model.neck.in_channels={channels} and, if it is set, start_level=0'
+        yield (
+            f'model.backbone.out_indices: expected {tuple(read)}, the maps that are read, got '
+            f'{tuple(stages)}: norms of {listed(idle)} get no gradient, so that training stops at '
+            f'its second step on several GPUs; set it, {remedy}'
+        )
+
+
+def maps_read(model: Any, stages: Sequence[int]) -> list[int]:
+    """Return the stages whose maps the neck, or a head if there is none, reads.
+
+    A copy of the neck computes on tensors without values; all stages if it cannot.
+    """
+    neck = getattr(model, 'neck', None)
+    if not isinstance(neck, nn.Module):
+        chosen = [part.in_index for part in model.modules() if hasattr(part, 'in_index')]
+        numbers = [number for index in chosen for number in np.atleast_1d(index).tolist()]
+        read = {stages[number] for number in numbers}
+        return [stage for stage in stages if stage in read or not chosen]
+    maps = []
+    for number, stage in enumerate(stages):
+        size = 64 >> number
+        shape = (1, model.backbone.embed_dims[stage], size, size)
+        maps.append(torch.empty(shape, device='meta', requires_grad=True))
+    try:
+        outputs = copy.deepcopy(neck).to('meta')(tuple(maps))
+        total = sum(output.sum() for output in outputs)
+        gradients = torch.autograd.grad(total, maps, allow_unused=True)
+    except Exception:  # whatever a neck of somebody's own needs
+        return list(stages)
+    return [stage for stage, grad in zip(stages, gradients, strict=True) if grad is not None]
+
+
+@check(FILES_MISSING, ERROR, FIRST)
+def files_missing(run: Run) -> Iterator[str]:
+    """Annotation files or folders of the config do not exist."""
+    for data in run.sets:
+        for path in data.absent:
+            yield f'{data.loader}: {path}: not found'
+    for split in run.splits:
+        for key, node in evaluators(run.cfg, split):
+            truth = node.get('ann_file')
+            if truth and not Path(truth).exists():
+                yield f'{key}.ann_file: {truth}: not found'
+
+
+@check('unreadable', ERROR, FIRST)
+def unreadable(run: Run) -> Iterator[str]:
+    """The data set cannot be built, or cannot read its annotations."""
+    for data in run.sets:
+        if isinstance(data.error, UsageError):  # of the constructors of sequences
+            yield from str(data.error).splitlines()
+        elif data.error is not None:
+            message = '; '.join(str(data.error).strip().splitlines())
+            reason = f'{data.kind} cannot read it ({type(data.error).__name__}: {message})'
+            wrong = unreadable_annotations(data)
+            if wrong:
+                reason = f'annotations that training cannot read ({len(wrong)}): {listed(wrong)}'
+            yield f'{data.file or data.place}: {reason}'
+
+
+def unreadable_annotations(data: Data) -> list[str]:
+    """Name the annotations of a file that a data set cannot read, with the reason."""
+    found = []
+    for key, image in data.raw.imgs.items() if data.raw is not None else ():
+        for annotation in data.raw.imgToAnns.get(key, []):
+            raw = {'raw_img_info': {**image, 'img_id': key}, 'raw_ann_info': [annotation]}
+            try:
+                data.dataset.parse_data_info(raw)
+            except Exception as error:  # whatever a data set raises about a field
+                found.append(f'id {annotation.get("id")} ({first_line(error)})')
+    return found
+
+
+# All data sets together, and the model.
+
+
+@check('class-count', ERROR, TOGETHER)
+def class_count(run: Run) -> Iterator[str]:
+    """The model predicts another number of classes than the data has."""
+    predicted = predicted_classes(run.cfg.get('model'))
+    for data in run.sets:
+        # In panoptic data, heads of instances predict only the things among the classes.
+        heads = [(key, count) for key, count in predicted if count != data.things]
+        if data.classes and not data.config.get('return_classes'):  # names read as a text
+            for problem in class_count_problems(heads, data.classes, data.loader):
+                yield problem + one_folder_too_deep(data)
+
+
+@check('class-lists', ERROR, TOGETHER)
+def class_lists(run: Run) -> Iterator[str]:
+    """The splits have other classes, or in another order."""
+    known = [data for data in run.sets if data.classes]
+    for data in known[1:]:
+        first = known[0]
+        where = f'{data.loader}.dataset'
+        problem = class_list_problem(first.classes, first.loader, data.classes, where)
+        if problem is not None:
+            yield problem
+
+
+@check('image-scale', WARNING, TOGETHER)
+def image_scale(run: Run) -> Iterator[str]:
+    """Images are resized to very different sizes in training and evaluation."""
+    trained = [size for data in run.sets if data.is_trained for size in data.loaded.scales]
+    sides = [math.sqrt(math.prod(size)) for size in trained]
+    for data in run.sets:
+        sizes = data.loaded.scales
+        if data.is_trained or not sizes or not trained:
+            continue
+        middle = statistics.median_high(math.sqrt(math.prod(size)) for size in sizes)
+        if not min(sides) / APART <= middle <= max(sides) * APART:
+            yield (
+                f'{data.loader}: whole images are resized to {size_text(sizes)}, but those of '
+                f'train_dataloader to {size_text(trained)}: objects have other sizes than in '
+                "training; set the scale of the test pipeline's Resize"
+            )
+
+
+# Evaluators, which judge predictions by annotations.
+
+
+def judged(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data]]]:
+    """Yield (config key, dict, data sets of its split) of every dict in an evaluator."""
+    for split in run.splits:
+        sets = [data for data in run.sets if split in data.splits]
+        for key, evaluator in evaluators(run.cfg, split):
+            if sets and all(data.is_read for data in sets):
+                yield key, evaluator, sets
+
+
+def with_file(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data], Any]]:
+    """Yield what `judged` does, and the file that evaluator and data set read as mmdet reads it."""
+    for key, evaluator, sets in judged(run):
+        truth = Path(evaluator.get('ann_file') or '').resolve()
+        for data in sets:
+            if data.raw is not None and truth in [path.resolve() for path in data.paths]:
+                yield key, evaluator, sets, data.raw
+                break
+
+
+@check('evaluator-file', WARNING, TOGETHER)
+def evaluator_file(run: Run) -> Iterator[str]:
+    """An evaluator reads a file that is not the one of its split."""
+    for key, evaluator, sets in judged(run):
+        truth = evaluator.get('ann_file')
+        files = [path.resolve() for data in sets for path in data.paths]
+        if truth and Path(truth).resolve() not in files:
+            own = listed(data.place for data in sets)
+            loader = f'{key.partition("_")[0]}_dataloader'
+            yield (
+                f'{key}.ann_file: expected an annotation file of '
+                f'{loader} ({own}), got {truth}: predictions are compared with other images'
+            )
+
+
+@check('evaluator-sets', WARNING, TOGETHER)
+def evaluator_sets(run: Run) -> Iterator[str]:
+    """A metric reads the file of one of several data sets, or their images share ids."""
+    for split in run.splits:
+        of_split = [data for data in run.sets if split in data.splits]
+        whole = run.cfg.get(f'{split}_evaluator')
+        kind = type_name(whole.get('type')) if isinstance(whole, dict) else ''
+        if len(of_split) < 2 or kind == 'MultiDatasetsEvaluator':
+            continue
+        ids: Counter[Any] = Counter()
+        for data in of_split:
+            ids.update(data.known.ids - {None})
+        shared = sum(count > 1 for count in ids.values())
+        for key, evaluator in evaluators(run.cfg, split):
+            reads_ids = 'Coco' in type_name(evaluator.get('type'))
+            if evaluator.get('ann_file') or (reads_ids and shared):
+                yield (
+                    f'{key}: {len(of_split)} data sets in {split}_dataloader, of which {shared} '
+                    f'images share an id with another, and ann_file={evaluator.get("ann_file")}: '
+                    "predictions for one are compared with another's annotations; use type="
+                    "'MultiDatasetsEvaluator' with a metric and a prefix for each"
+                )
+
+
+@check('evaluator-outlines', ERROR, TOGETHER)
+def evaluator_outlines(run: Run) -> Iterator[str]:
+    """Outlines have fewer than three points, of which pycocotools makes an error after an epoch."""
+    for _, evaluator, _, coco in with_file(run):
+        if 'segm' in metrics_of(evaluator):
+            yield from some(
+                f'{evaluator["ann_file"]}: ids of annotations with a polygon of fewer than three '
+                'points, or an odd number of values, with which the evaluation of masks fails or '
+                'counts less',
+                outlines(coco, is_short),
+            )
+
+
+def metrics_of(evaluator: dict[str, Any]) -> list[str]:
+    """List the metrics of an evaluator in COCO's way; none of others."""
+    if not type_name(evaluator.get('type')).endswith('CocoMetric'):
+        return []
+    metrics = evaluator.get('metric') or 'bbox'
+    return [metrics] if isinstance(metrics, str) else list(metrics)
+
+
+@check('evaluator-fields', ERROR, TOGETHER)
+def evaluator_fields(run: Run) -> Iterator[str]:
+    """Annotations have no field that pycocotools reads in an evaluation."""
+    for _, evaluator, _, coco in with_file(run):
+        metrics = metrics_of(evaluator)
+        if not metrics:
+            continue
+        fields = {'iscrowd': 0, 'area': 'width times height of the box'}
+        if 'segm' in metrics:
+            fields['segmentation'] = "the outline, or leave 'segm' out of the evaluator's metric"
+        for field, remedy in fields.items():
+            count = sum(field not in annotation for annotation in coco.anns.values())
+            if count:
+                yield (
+                    f'{evaluator["ann_file"]}: {count} of {len(coco.anns)} annotations have no '
+                    f'{field!r}, without which evaluation fails; write {remedy}'
+                )
+
+
+@check('annotation-id-0', WARNING, TOGETHER)
+def annotation_id_0(run: Run) -> Iterator[str]:
+    """An annotation has the id 0, which pycocotools takes for no match."""
+    for _, evaluator, _, coco in with_file(run):
+        if 0 in coco.anns:
+            yield (
+                f'{evaluator["ann_file"]}: an annotation has the id 0 and counts as never found; '
+                'number them from 1'
+            )
+
+
+@check('evaluator-images', WARNING, TOGETHER)
+def evaluator_images(run: Run) -> Iterator[str]:
+    """The file of an evaluator has annotated images that are not evaluated."""
+    for key, _, sets, coco in with_file(run):
+        annotated = {image for image, found in coco.imgToAnns.items() if found}
+        known = {image for data in sets for image in data.known.ids}
+        if not annotated <= known:
+            yield (
+                f'{key}.ann_file: {len(known & set(coco.imgs))} of {len(coco.imgs)} images are '
+                'evaluated, AP counts the others as missed; give evaluator and data set a file of '
+                'these images only, instead of indices or filter_cfg'
+            )
+
+
+@check('evaluator-ignore-index', WARNING, TOGETHER)
+def evaluator_ignore_index(run: Run) -> Iterator[str]:
+    """IoUMetric ignores another label than the heads."""
+    for key, evaluator, sets in judged(run):
+        is_iou = type_name(evaluator.get('type')).endswith('IoUMetric')
+        ignored = evaluator.get('ignore_index', 255)
+        head = head_ignore_index(run.cfg.get('model'))
+        if is_iou and ignored != head and any(data.labels.unit == PIXELS for data in sets):
+            yield (
+                f'{key}.ignore_index: expected {head} as in model.decode_head, got {ignored}: '
+                'pixels without a label count as wrong'
+            )
+
+
+# Copies of photographs.
+
+
+@check('same-images', WARNING, TOGETHER)
+def same_images(run: Run) -> Iterator[str]:
+    """Validation or test reads photographs that training learns from."""
+    trained = [data for data in run.sets if data.is_trained]
+    for data in run.sets:
+        evaluated = [split for split in data.splits if split != 'train']
+        if not trained or not evaluated:
+            continue
+        shared = list(data.known.names)
+        if not data.is_trained:
+            names = [name for one in trained for name in one.known.names]
+            shared = images_among(data.known.names, names, run.whole)
+        if shared and all(isinstance(name, str) for name in shared):
+            yield (
+                f'{evaluated[0]}_dataloader: {len(shared)} of {data.images} images are in '
+                f'train_dataloader too ({listed(shared, 3)}): a model is not judged by what it '
+                'was trained on'
+            )
+
+
+def images_among(names: Sequence[Any], others: Sequence[Any], whole: bool) -> list[str]:
+    """Return the images that are among others: one file, equal files, or one name and look."""
+    folder_of = functools.lru_cache(maxsize=None)(os.path.realpath)
+
+    def real(path: str) -> str:
+        return os.path.join(folder_of(os.path.dirname(path)), os.path.basename(path))
+
+    own = [name for name in names if isinstance(name, str)]
+    known = {real(name) for name in others if isinstance(name, str)}
+    found = {name for name in own if real(name) in known}
+    if whole or len(own) + len(known) <= MANY_IMAGES:
+        found |= equal_files([name for name in own if name not in found], known)
+        found |= same_looks([name for name in own if name not in found], known, whole)
+    return [name for name in own if name in found]
+
+
+def equal_files(names: Sequence[str], others: set[str]) -> set[str]:
+    """Return the files whose content another file has."""
+    by_size: dict[int, list[str]] = {}
+    for path in others:
+        if os.path.isfile(path):
+            by_size.setdefault(os.path.getsize(path), []).append(path)
+    middles = functools.lru_cache(maxsize=None)(middle_of)
+    found = set()
+    for name in names:
+        size = os.path.getsize(name) if os.path.isfile(name) else -1
+        alike = [path for path in by_size.get(size, ()) if middles(path) == middles(name)]
+        if any(filecmp.cmp(name, path, shallow=False) for path in alike):
+            found.add(name)
+    return found
+
+
+def middle_of(path: str) -> int:
+    """Return a hash of the bytes in the middle of a file."""
+    with open(path, 'rb') as file:
+        file.seek(max(0, os.path.getsize(path) - MIDDLE) // 2)
+        return hash(file.read(MIDDLE))
+
+
+def same_looks(names: Sequence[str], others: set[str], whole: bool) -> set[str]:
+    """Return the images that look like another one of the same name, perhaps stored anew.
+
+    Many data sets number the images of each split from 0, so that the name alone says nothing. The
+    quick check looks at a few pairs, and at all if one of them is alike.
+    """
+    by_name: dict[str, str] = {}
+    for path in others:
+        for key in path_names(path):
+            by_name[key] = path
+    pairs = []
+    for name in names:
+        other = next((by_name[key] for key in path_names(name) if key in by_name), None)
+        if other is not None:
+            pairs.append((name, other))
+    few = pairs[:: math.ceil(len(pairs) / FEW)] if pairs else []
+    if not whole and not any(look_alike(*pair) for pair in few):
+        return set()
+    return {name for name, other in pairs if look_alike(name, other)}
+
+
+def path_names(path: str) -> tuple[str, str]:
+    """Return the name of a file with and without its folder, which may be its class.
+
+    Neither has the suffix, nor the number that Roboflow adds.
+    """
+    folder, file = os.path.split(path)
+    name = os.path.splitext(file)[0].partition('.rf.')[0]
+    return f'{os.path.basename(folder)}/{name}', name
+
+
+def look_alike(one: str, other: str) -> bool:
+    """Whether two files show one photograph, which is not of one colour."""
+    first = small_copy(one)
+    second = small_copy(other)
+    if first is None or second is None or first.std() <= ALIKE:
+        return False
+    return bool(np.abs(first - second).mean() <= ALIKE)
+
+
+def small_copy(path: str) -> NDArray[Any] | None:
+    """Return an image as 16 x 16 grey values; None if it cannot be read."""
+    with contextlib.suppress(Exception), Image.open(path) as image:  # of formats that Pillow lacks
+        image.draft('L', (64, 64))
+        return np.asarray(image.convert('L').resize((16, 16)), float)
+    return None
+
+
+# What a loop or a hook of the run asks, which knows more than the config.
+
+ASKED_BY_THE_RUN = (
+    ('warm-up', WARNING, 'Training ends within the warm-up of the learning rate'),
+    ('counting', WARNING, 'Checkpoint hook or schedule count epochs where training counts steps'),
+    ('trial', ERROR, 'The model, an evaluator or the drawing fails for the first two images'),
+    ('metric-names', ERROR, 'A hook or schedule waits for a metric that validation does not have'),
+)
+for _name, _level, _about in ASKED_BY_THE_RUN:
+    CHECKS[_name] = Check(_name, _level, ELSEWHERE, _about, lambda run: ())
