@@ -477,6 +477,7 @@ def test_recall_shows_the_rate_that_validation_chose(tmp_path):
     assert lines[2].endswith('| 200 / 200 / 200 |')
     assert '| 60.0, 1 of 3 seeds |' in lines[3] and lines[3].endswith('| - |')
     assert lines[4].startswith('| linear (ReLU) | to be run |')
+    assert '| linear (elu + 1) | 1.0 (-) | 60.0 (-) | 1.0 (-) |' in lines
     assert lines[-1].startswith('4 of 81 runs have finished')
     recall.draw(found, tmp_path / 'recall.png')
     assert (tmp_path / 'recall.png').stat().st_size > 5000
