@@ -477,9 +477,19 @@ def test_recall_shows_the_rate_that_validation_chose(tmp_path):
     assert lines[2].endswith('| 200 / 200 / 200 |')
     assert '| 60.0, 1 of 3 seeds |' in lines[3] and lines[3].endswith('| - |')
     assert lines[4].startswith('| linear (ReLU) | to be run |')
+    assert '| linear (elu + 1) | 1.0 (-) | 60.0 (-) | 1.0 (-) |' in lines
     assert lines[-1].startswith('4 of 81 runs have finished')
     recall.draw(found, tmp_path / 'recall.png')
     assert (tmp_path / 'recall.png').stat().st_size > 5000
+
+
+def test_of_rates_that_solve_the_task_the_fastest_is_chosen():
+    curves = {1e-3: [[400, 100.0]], 3e-3: [[200, 99.95]], 1e-2: [[300, 99.9]]}
+    found = {}
+    for case in recall.choice_cases('elu'):
+        assert recall.chosen_rate('elu', found) is None
+        found[case.name] = {'validation': curves[case.rate]}
+    assert recall.chosen_rate('elu', found) == 3e-3
 
 
 def test_recall_skips_what_has_a_record(tmp_path, monkeypatch):
