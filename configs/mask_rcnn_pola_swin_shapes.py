@@ -24,3 +24,4 @@ _base_.test_dataloader.dataset.pipeline[1].scale = image_scale
 optim_wrapper = dict(paramwise_cfg=dict(backbone_lr_mult=1.0))
 _base_.param_scheduler[1].update(end=epochs, T_max=epochs)
 train_cfg = dict(max_epochs=epochs)
+default_hooks = dict(checkpoint=dict(save_best=None))  # the quick start takes the last one

@@ -22,7 +22,7 @@ def test_the_folder_has_the_files_of_the_list_and_each_is_small():
 
 
 def test_photographs_are_recognised(real_data):
-    """409 photographs of ten of ImageNet's classes; docs/weights.md says which it has seen."""
+    """409 photographs of ten of ImageNet's classes, which it has not seen."""
     model = timm.create_model('pola_swin_nano', pretrained=True).eval()
     transform = {
         'input_size': 96,
@@ -36,8 +36,8 @@ def test_photographs_are_recognised(real_data):
     with torch.no_grad():
         best = model(images).topk(5).indices
     right = best == torch.from_numpy(data.labels)[:, None]
-    assert right[:, 0].float().mean() > 0.2  # chance: 0.001
-    assert right.any(1).float().mean() > 0.4
+    assert right[:, 0].float().mean() > 0.45  # chance: 0.001
+    assert right.any(1).float().mean() > 0.65
 
 
 def test_a_backbone_of_other_sizes_windows_and_channels_starts_from_them():

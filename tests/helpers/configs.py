@@ -69,7 +69,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file={data!r} + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 train_cfg = dict(max_epochs=3, val_interval=3)
-default_hooks = dict(logger=dict(interval=1), checkpoint=dict(save_best=None))
+default_hooks = dict(logger=dict(interval=1))
 randomness = dict(seed=0)
 """
 """Text of a config: {base} is mask_rcnn_pola_swin_shapes.py, {data} a COCO folder with a slash."""

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import filecmp
 import functools
+import io
 import math
 import os
 import statistics
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.registry import DATASETS
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
@@ -41,6 +43,7 @@ from mmpola.config_contents import (
     evaluators,
     head_ignore_index,
     inner_datasets,
+    nodes,
     predicted_classes,
     type_name,
 )
@@ -240,6 +243,21 @@ def image_scale(run: Run) -> Iterator[str]:
 
 
 # Evaluators, which judge predictions by annotations.
+
+
+@check('outer-pipeline', ERROR, TOGETHER)
+def outer_pipeline(run: Run) -> Iterator[str]:
+    """The pipeline of a wrapper, such as MultiImageMixDataset, fails."""
+    for split in run.splits if run.whole else ():
+        dataset = (run.cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}
+        wrappers = [node for _, node in nodes(dataset, '') if {'dataset', 'datasets'} & set(node)]
+        if not any('pipeline' in wrapper for wrapper in wrappers):
+            continue
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                DATASETS.build(dict(dataset))[0]
+        except Exception as error:  # transforms raise exceptions of any type
+            yield f'{split}_dataloader.dataset: its first sample fails: {first_line(error)}'
 
 
 def judged(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data]]]:

@@ -224,6 +224,19 @@ def test_the_whole_check_runs_a_sample_through_the_pipeline(kind, request):
         assert text.startswith('train_dataloader.dataset: its first sample fails: KeyError')
 
 
+def test_the_pipeline_of_a_wrapper_is_run_too(detection):
+    dataset = detection.train_dataloader.dataset
+    inner = dict(dataset, pipeline=[*dataset.pipeline[:2], dict(type='Resize', scale=(96, 80))])
+    outer = dict(type='MultiImageMixDataset', dataset=inner)
+    for name in ('CopyPaste', 'Mosaic'):
+        pipeline = [dict(type=name), dict(type='PackDetInputs')]
+        detection.train_dataloader.dataset = dict(outer, pipeline=pipeline)
+        if name == 'CopyPaste':
+            check_data(detection, ('train',), whole=True)
+    found = errors(detection, whole=True)  # mmdet's Mosaic leaves masks as they are
+    assert 'its first sample fails: IndexError' in only(found, 'outer-pipeline')
+
+
 def test_a_name_without_a_comma(detection):
     detection.train_dataloader.dataset.metainfo = dict(classes='circle')
     (name, text), *_ = errors(detection)
