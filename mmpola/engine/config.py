@@ -314,4 +314,8 @@ def draw_predictions(cfg: Config, folder: str) -> None:
         raise UsageError('--show-dir: the config has no default_hooks.visualization')
     if not cfg.get('visualizer'):
         raise UsageError('--show-dir: the config has no visualizer')
-    _add_hook(cfg, dict(type='mmpola.ShowHook', folder=folder, drawing=dict(hook)))
+    drawing = dict(hook)
+    kind = drawing['type']
+    if not isinstance(kind, str):  # a class: the run's config is written as text
+        drawing['type'] = f'{kind.__module__}.{kind.__qualname__}'
+    _add_hook(cfg, dict(type='mmpola.ShowHook', folder=folder, drawing=drawing))
