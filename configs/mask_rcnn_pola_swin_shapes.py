@@ -21,7 +21,9 @@ model = dict(backbone=dict(pretrain_img_size=image_scale[::-1]))
 _base_.train_dataloader.dataset.pipeline[2].scale = image_scale
 _base_.val_dataloader.dataset.pipeline[1].scale = image_scale
 _base_.test_dataloader.dataset.pipeline[1].scale = image_scale
-optim_wrapper = dict(paramwise_cfg=dict(backbone_lr_mult=1.0))
+optim_wrapper = dict(constructor='mmpola.NoDecayOptimizerConstructor', paramwise_cfg=None)
 _base_.param_scheduler[1].update(end=epochs, T_max=epochs)
 train_cfg = dict(max_epochs=epochs)
+val_evaluator = dict(classwise=False)
+test_evaluator = val_evaluator
 default_hooks = dict(checkpoint=dict(save_best=None))  # the quick start takes the last one

@@ -71,6 +71,16 @@ train_pipeline = [
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=_base_.image_scale, keep_ratio=True),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),  # drawn beside the predictions
+    dict(
+        type='PackDetInputs',
+        # `instances`: CocoMetric reads the true boxes and masks from the data set.
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor', 'instances'),
+    ),
+]
 
 dataset = dict(_delete_=True, type='CocoDataset', data_root=data_root, metainfo=metainfo)
 train_dataloader = dict(
@@ -88,7 +98,7 @@ val_dataloader = dict(
         **dataset,
         ann_file='annotations/instances_val2017.json',
         data_prefix=dict(img='val2017/'),
-        pipeline=_base_.test_pipeline,
+        pipeline=test_pipeline,
         test_mode=True,
     )
 )

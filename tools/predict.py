@@ -17,7 +17,7 @@ IMAGES are files and folders (searched recursively). For NAME.jpg, DIR contains
 with the same subfolders as a given folder. NAME gets the suffix of the image, or the name of its
 folder, where two images would share it. Images are read by the test pipeline of the config, without
 its steps that load annotations; those that cannot be read, predicted or written are named and
-skipped. The exit status is 1 if some were.
+skipped. The exit status is 1 if all were.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> None:
             f'--score-thr {args.score_thr:g}'
         )
     print(f'{args.out}: {counted(done, "image")} done, {len(images) - done} skipped')
-    if done < len(images):
+    if done == 0:
         sys.exit(1)
 
 

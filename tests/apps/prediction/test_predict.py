@@ -39,7 +39,7 @@ def test_boxes_and_masks(tiny_config, write_checkpoint, shapes, tmp_path, capsys
     # Untrained scores are about 1 in 7 classes.
     options = ['--score-thr', '0.1', '--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']
     arguments = [tiny_config, checkpoint, photos, '--out', out, *options]
-    assert run_script('predict', *arguments) == 1
+    assert run_script('predict', *arguments) == 0
     printed = capsys.readouterr().out
     for name in ('broken.jpg', 'empty.jpg', 'text.png'):
         assert f'skipped: {photos}/{name}: LoadImageFromFile: ' in printed
@@ -65,9 +65,6 @@ def test_boxes_and_masks(tiny_config, write_checkpoint, shapes, tmp_path, capsys
         assert len(found['masks']) == len(found['labels']) > 0
 
     assert run_script('predict', *arguments) == 2
-    (photos / 'broken.jpg').unlink()
-    (photos / 'empty.jpg').unlink()
-    (photos / 'text.png').unlink()
     assert run_script('predict', *arguments, '--overwrite') == 0
 
 
@@ -140,7 +137,7 @@ def test_an_image_that_cannot_be_drawn_or_written_ends_itself(
     photo.save(double)  # both keep their suffix, which makes their names too long
     monkeypatch.setattr(Path, 'write_bytes', fill)
     out = tmp_path / 'out'
-    assert run_script('predict', tiny_segmentation, checkpoint, photos, '--out', out) == 1
+    assert run_script('predict', tiny_segmentation, checkpoint, photos, '--out', out) == 0
     printed = capsys.readouterr().out
     assert f'skipped: {photos}/full.png: OSError: [Errno 28] No space left on device: ' in printed
     assert f'skipped: {photos}/pixel.png: IndexError: ' in printed  # mmseg's
