@@ -151,19 +151,15 @@ def starts_table(experiments: Iterable[Experiment], records: dict[str, Record]) 
     columns = ['data, metric', 'pretrained', 'random weights', 'Ultralytics, random weights']
     rows = []
     for experiment in experiments:
+        own = [records_of(experiment, variant, records) for variant in experiment.rows]
+        lines = {}
         for metric in experiment.metrics:
-            cells = [f'{experiment.title}, {metric.title}']
-            for variant in experiment.rows:
-                own = records_of(experiment, variant, records)
-                cells.append(cell([record['test'][metric.title] for record in own]))
+            lines[metric.title] = [[record['test'][metric.title] for record in one] for one in own]
+        lines['CPU minutes a run'] = [[record['cpu_minutes'] for record in one] for one in own]
+        for title, values in lines.items():
+            cells = [f'{experiment.title}, {title}', *map(cell, values)]
             cells += [''] * (len(columns) - len(cells))
             rows.append(cells)
-        minutes = [f'{experiment.title}, CPU minutes a run']
-        for variant in experiment.rows:
-            own = records_of(experiment, variant, records)
-            minutes.append(cell([record['cpu_minutes'] for record in own]))
-        minutes += [''] * (len(columns) - len(minutes))
-        rows.append(minutes)
     return markdown_table(columns, rows)
 
 
