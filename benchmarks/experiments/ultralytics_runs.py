@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,25 +41,30 @@ def fresh_link(link: Path, target: Path) -> None:
     link.symlink_to(target.resolve())
 
 
-def write_boxes(config: Config, folder: Path) -> Path:
-    """Write the splits of a detector's config in YOLO's format; return the file that names them."""
+def images_of(config: Config) -> Iterator[tuple[str, Path, dict[str, Any], Any]]:
+    """Yield (split, path, information, data set) of every image of a config."""
     for split in SPLITS:
         dataset = split_of(config, split)
         for number in range(len(dataset)):
             info = dataset.get_data_info(number)
-            image = Path(info['img_path'])
-            fresh_link(folder / 'images' / split / image.name, image)
-            lines = []
-            for instance in info['instances']:
-                x1, y1, x2, y2 = instance['bbox']
-                x = (x1 + x2) / 2 / info['width']
-                y = (y1 + y2) / 2 / info['height']
-                width = (x2 - x1) / info['width']
-                height = (y2 - y1) / info['height']
-                lines.append(f'{instance["bbox_label"]} {x} {y} {width} {height}\n')
-            labels = folder / 'labels' / split / f'{image.stem}.txt'
-            labels.parent.mkdir(parents=True, exist_ok=True)
-            labels.write_text(''.join(lines))
+            yield split, Path(info['img_path']), info, dataset
+
+
+def write_boxes(config: Config, folder: Path) -> Path:
+    """Write the splits of a detector's config in YOLO's format; return the file that names them."""
+    for split, image, info, _ in images_of(config):
+        fresh_link(folder / 'images' / split / image.name, image)
+        lines = []
+        for instance in info['instances']:
+            x1, y1, x2, y2 = instance['bbox']
+            x = (x1 + x2) / 2 / info['width']
+            y = (y1 + y2) / 2 / info['height']
+            width = (x2 - x1) / info['width']
+            height = (y2 - y1) / info['height']
+            lines.append(f'{instance["bbox_label"]} {x} {y} {width} {height}\n')
+        labels = folder / 'labels' / split / f'{image.stem}.txt'
+        labels.parent.mkdir(parents=True, exist_ok=True)
+        labels.write_text(''.join(lines))
     names = dict(enumerate(config.metainfo['classes']))
     description = {'path': str(folder), 'names': names}
     description |= {split: f'images/{split}' for split in SPLITS}
@@ -69,13 +75,9 @@ def write_boxes(config: Config, folder: Path) -> Path:
 
 def write_classes(config: Config, folder: Path) -> Path:
     """Link the splits of a classifier's config as class folders; return their folder."""
-    for split in SPLITS:
-        dataset = split_of(config, split)
-        for number in range(len(dataset)):
-            info = dataset.get_data_info(number)
-            image = Path(info['img_path'])
-            name = dataset.metainfo['classes'][info['gt_label']]
-            fresh_link(folder / split / name / image.name, image)
+    for split, image, info, dataset in images_of(config):
+        name = dataset.metainfo['classes'][info['gt_label']]
+        fresh_link(folder / split / name / image.name, image)
     return folder
 
 
