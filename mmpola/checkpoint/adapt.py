@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmpola.checkpoint.grids import (
     image_size_grids,
+    may_be_square,
     saved_grids,
     saved_image_size,
     set_grids,
@@ -161,8 +162,8 @@ class FileGrids:
     def of(self, key: str, table: Tensor, own: Grid) -> Grid | None:
         """Return the grid of a table: as saved, by the images' size, or a guess; None if unknown.
 
-        A file that says nothing has the model's own grid if the number of tokens is equal, and is
-        square if that of the model is: the authors train on square images only.
+        A file that says nothing is square if the model is: the authors train on square images
+        only. It has a model's other grid if the number of tokens is equal and is no square.
         """
         if key in self.saved:
             return self.saved[key]
@@ -170,7 +171,7 @@ class FileGrids:
         if grid is not None:
             return grid
         if table.shape[1] == math.prod(own):
-            return own
+            return None if may_be_square(own) else own
         side = math.isqrt(table.shape[1])
         if own[0] != own[1]:
             return None

@@ -8,6 +8,7 @@ but their config has the side of the images.
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -93,6 +94,12 @@ def image_size_grids(model: nn.Module, img_size: tuple[int, int]) -> dict[str, G
         return {}
     grids: dict[str, Grid] = table_grids(img_size)
     return grids
+
+
+def may_be_square(grid: Grid) -> bool:
+    """Whether a grid that is not square has as many tokens as a square one: 8 x 32, 16 x 16."""
+    tokens = math.prod(grid)
+    return grid[0] != grid[1] and math.isqrt(tokens) ** 2 == tokens
 
 
 def shown_grid(grid: Grid) -> str:

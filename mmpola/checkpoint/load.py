@@ -6,6 +6,7 @@ depends on the images, `compare` reports on every tensor, and what fits is copie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from mmpola.checkpoint.adapt import (
     loadable_dtypes,
 )
 from mmpola.checkpoint.contents import find_weights, weights_note
-from mmpola.checkpoint.grids import saved_grids, shown_grid, with_metadata
+from mmpola.checkpoint.grids import may_be_square, saved_grids, shown_grid, with_metadata
 from mmpola.checkpoint.hub import other_released_files, resolve_checkpoint
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.layers import Grid, position_tables
@@ -313,10 +314,20 @@ def _table_misfits(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str,
         x = weights[key]
         target = model.get_parameter(key)
         grid = grids.get(key)
-        if not is_plain(x) or (x.shape == target.shape and grid in (own, None)):
+        if not is_plain(x):
+            continue
+        fits = x.shape == target.shape and grid in (own, None)
+        is_unsure = fits and grid is None and may_be_square(own)
+        if fits and not is_unsure:
             continue
         shapes = f'expected {list(target.shape)} for {shown_grid(own)} tokens, got {list(x.shape)}'
         reason = 'pretrain_img_size is not that of the file, which names no grid'
+        if is_unsure:
+            side = math.isqrt(x.shape[1])
+            reason = (
+                f'the file names no grid and may have {side} x {side}: load it into a model with '
+                'its pretrain_img_size, then call set_input_size'
+            )
         if grid is not None:
             shapes += f' for {shown_grid(grid)}'
             reason = 'pretrain_img_size is not that of the file'

@@ -166,6 +166,16 @@ def test_a_file_that_names_no_grid_is_square_only_if_the_model_is(tmp_path):
     )
 
 
+def test_a_file_that_names_no_grid_and_may_be_square_is_refused(tmp_path):
+    """256 tokens may be the model's 8 x 32 or 16 x 16, as in all files of the authors."""
+    path = tmp_path / 'bare.pth'
+    torch.save(without_metadata(pola_pvt(64)), path)
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(PolaPVT(ARCH, pretrain_img_size=WIDE), path)
+    line = 'stages.0.pos_embed expected [1, 256, 8] for 8 x 32 tokens, got [1, 256, 8]'
+    assert f'{line} (the file names no grid and may have 16 x 16: ' in str(raised.value)
+
+
 @pytest.mark.parametrize('grid', [(16, 17), (256,), ('16', '16'), (-16, -16), None, 5])
 def test_a_grid_that_does_not_fit_its_table_is_ignored(grid, tmp_path):
     weights = pola_pvt(64).state_dict()
