@@ -80,6 +80,7 @@ def main() -> None:
         scale_learning_rate(cfg)
     if args.compile is not None:
         request_compilation(cfg, args.compile)
+    first_weights = cfg.get('load_from')
     if args.resume is not None:
         cfg.resume = True
         cfg.load_from = None
@@ -93,6 +94,8 @@ def main() -> None:
     resumed = decide_resume(cfg, args.overwrite, model)
     if resumed.finished:
         return
+    if not cfg.get('resume'):  # nothing to resume: the first start of a job that is restarted
+        cfg.load_from = first_weights
     lines = check_data(cfg, splits=('train', 'val'), model=model).lines()
     if place(cfg.launcher).rank == 0:
         print(*lines, sep='\n')

@@ -101,7 +101,10 @@ def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
 def test_a_run_starts_from_other_weights_and_so_does_their_average(
     tiny_config, write_checkpoint, tmp_path
 ):
-    """With a learning rate of 0, the raw and the averaged weights stay those of the file."""
+    """With a learning rate of 0, the raw and the averaged weights stay those of the file.
+
+    A job that is restarted has --resume from its first start on.
+    """
     path = write_checkpoint(tiny_config, tmp_path / 'start.pth')
     options = (
         f'load_from={path}',
@@ -111,7 +114,8 @@ def test_a_run_starts_from_other_weights_and_so_does_their_average(
         'train_cfg.val_interval=2',
     )
     work = tmp_path / 'work'
-    assert run_script('train', tiny_config, '--work-dir', work, '--cfg-options', *options) == 0
+    arguments = ('--work-dir', work, '--resume', '--cfg-options', *options)
+    assert run_script('train', tiny_config, *arguments) == 0
     saved = read_checkpoint(work / 'epoch_1.pth')
     expected = read_checkpoint(path)['state_dict']
     for name, x in expected.items():
