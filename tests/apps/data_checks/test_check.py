@@ -12,8 +12,9 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from PIL import Image
 
-from mmpola.apps.data_checks import Data, check_data, table_lines
+from mmpola.apps.data_checks import Data, check_data
 from mmpola.apps.data_checks.read import Known, Labels
+from mmpola.apps.data_checks.report import table_lines
 from mmpola.apps.data_checks.table import CHECKS
 from mmpola.config_contents import predicted_classes
 from tests.helpers.refusals import errors, only, refusal, warnings
