@@ -25,6 +25,7 @@ from urllib.parse import urlparse
 import torch
 
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import first_line, listed
 from mmpola.zoo import NAMED
 
@@ -54,6 +55,9 @@ SHIPPED_FOLDER = Path(__file__).parents[1] / 'weights'
 
 POLAFORMER_PP_PAGE = 'https://pan.baidu.com/s/1tjG-Qq2zFwN_HZswAzxarQ?pwd=atba (code atba)'
 """Where the authors of PolaFormer++ publish its weights; no program can download them."""
+
+LIST_OF_FILES = 'files_of_mmpola.txt'
+"""Beside the authors' files in the cache: which the hub has, one a line."""
 
 LOCAL_FOLDER = Path('checkpoints')
 """Where `mmpola://MODEL` is looked for first, relative to the working directory."""
@@ -153,49 +157,80 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
 def _published_checkpoint(name: str, model: str, local: Path, download: bool) -> Path:
     """Return the file of the authors' repository that is named like the model, in the cache.
 
-    Nobody promises how the files are named, so the hub is asked which there are. A file in the
-    cache is found without asking. Whether its tensors fit is checked when they are loaded.
+    Nobody promises how the files are named, so the hub is asked once which there are. Without a
+    network, a file of that name in the cache is taken. Whether its tensors fit is checked when
+    they are loaded.
 
     Args:
         name: what the user wrote.
         model: one of `PUBLISHED_MODELS`.
         local: where a user can save the file.
-        download: whether it may be downloaded.
+        download: whether the hub may be asked.
     """
     from huggingface_hub import constants
 
-    snapshots = _released_snapshots()
-    cached: dict[str, Path] = {}  # file in the repository -> its newest copy
-    for path in sorted(snapshots.glob('*/**/*'), key=os.path.getmtime):
-        file = str(Path(*path.relative_to(snapshots).parts[1:]))  # below the folder of a commit
-        if path.is_file() and is_named_like(file, model):
-            cached[file] = path
-    if len(cached) == 1:
-        return next(iter(cached.values()))
+    remedy = f'save the file of this model as {local}'
+    cached = _cached_files(model)
+    remembered = _remembered_files()
+    files = list(cached) if remembered is None else remembered
+    found = _files_named_like(model, files)
+    is_known = remembered is not None and len(found) == 1
+    if download and not is_known:
+        try:
+            files = _released_files(name, remedy)
+        except CheckpointError:  # without a network
+            if not found:
+                raise
+        found = _files_named_like(model, files)
+    if len(found) == 1 and found[0] in cached:
+        return cached[found[0]]
     if not download:
         raise NotDownloadedError(f'{name}: not downloaded yet')
-    address = f'{constants.ENDPOINT}/{RELEASED_REPOSITORY}'
-    remedy = f'save the file of this model as {local}'
-    files = _released_files(name, remedy)
-    found = [file for file in files if is_named_like(file, model)]
     if len(found) != 1:
-        rule = f'expected one file named like {model} in {address}'
+        rule = f'expected one file named like {model} in {constants.ENDPOINT}/{RELEASED_REPOSITORY}'
         shown = listed(found or files, None) or 'an empty repository'
         raise CheckpointError(f'{name}: {rule}, got {shown}; {ANY_RELEASED_FILE} names one of them')
     return _download_from_hub(name, RELEASED_REPOSITORY, found[0], remedy, download)
 
 
-def _released_snapshots() -> Path:
-    """Return the folder of the cache that has the authors' repository, by commits."""
+def _files_named_like(model: str, files: list[str]) -> list[str]:
+    """Return the files that are named like a model."""
+    return [file for file in files if is_named_like(file, model)]
+
+
+def _cached_files(model: str) -> dict[str, Path]:
+    """Return the files in the cache that are named like a model, each with its newest copy."""
+    snapshots = _released_cache() / 'snapshots'
+    cached = {}
+    for path in sorted(snapshots.glob('*/**/*'), key=os.path.getmtime):
+        file = str(Path(*path.relative_to(snapshots).parts[1:]))  # below the folder of a commit
+        if path.is_file() and is_named_like(file, model):
+            cached[file] = path
+    return cached
+
+
+def _released_cache() -> Path:
+    """Return the folder of the cache that has the authors' repository."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
     folder = repo_folder_name(repo_id=RELEASED_REPOSITORY, repo_type='model')
-    return Path(constants.HF_HUB_CACHE, folder, 'snapshots')
+    return Path(constants.HF_HUB_CACHE, folder)
+
+
+def _remembered_files() -> list[str] | None:
+    """Return what the hub answered when it was asked for the files; None if it never was."""
+    try:
+        return (_released_cache() / LIST_OF_FILES).read_text().splitlines()
+    except FileNotFoundError:
+        return None
 
 
 def _released_files(name: str, remedy: str) -> list[str]:
-    """Ask the hub which files the authors' repository has; see `_errors_in_one_line`."""
+    """Ask the hub which files the authors' repository has, and remember the answer.
+
+    See `_errors_in_one_line`.
+    """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.utils import get_session
 
@@ -203,24 +238,28 @@ def _released_files(name: str, remedy: str) -> list[str]:
     with _errors_in_one_line(name, address, remedy):
         # Without a network, this ends at once; the hub's client would try for half a minute.
         get_session().head(address, timeout=REACHED_WITHIN)
-        return HfApi().list_repo_files(RELEASED_REPOSITORY)
+        files = HfApi().list_repo_files(RELEASED_REPOSITORY)
+        remembered = _released_cache() / LIST_OF_FILES
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(remembered, '\n'.join(files).encode())
+    return files
 
 
 def other_released_files(source: str) -> str:
-    """Say which file to name instead of one of the authors' that does not fit; '' for any other.
+    """Return '; …', which file to name instead of one of the authors'; '' for any other file.
 
     `mmpola://MODEL` takes a file by its name, which may be that of other weights.
 
     Args:
         source: the file, as messages name it, with its path in the cache.
     """
-    if str(_released_snapshots()) not in source:
+    if str(_released_cache()) not in source:
         return ''
     try:
         files = _released_files(source, 'give its path')
     except CheckpointError:  # without a network
-        return f'{ANY_RELEASED_FILE} names another file'
-    return f'{ANY_RELEASED_FILE} names another file: {listed(files, None)}'
+        return f'; {ANY_RELEASED_FILE} names another file'
+    return f'; {ANY_RELEASED_FILE} names another file: {listed(files, None)}'
 
 
 def is_named_like(file: str, model: str) -> bool:

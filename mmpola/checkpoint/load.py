@@ -135,10 +135,7 @@ def refuse_misfits(report: LoadReport, model: nn.Module, given: Mapping[str, Ten
     if not report.problems:
         return
     unfit = f'{report.source}: does not fit {report.model}; nothing was loaded'
-    advice = ''
-    others = other_released_files(report.source)
-    if others:
-        advice = f'; {others}'
+    advice = other_released_files(report.source)
     if isinstance(model, RenamesWeights) and not report.not_finite:
         likely = model.likely_model(given)
         if likely:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mmpola.checkpoint.adapt import adapt_tables
 from mmpola.checkpoint.contents import find_weights, is_averaged, weights_note
 from mmpola.checkpoint.grids import with_metadata
-from mmpola.checkpoint.hub import resolve_checkpoint
+from mmpola.checkpoint.hub import other_released_files, resolve_checkpoint
 from mmpola.checkpoint.load import (
     LoadReport,
     RenamesWeights,
@@ -145,6 +145,7 @@ def fit_checkpoint(
                 f'{checkpoint.path}: expected the weights of a whole {report.model}, got none of '
                 f'its {listed(own)}; training starts from the weights of a backbone by '
                 "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+                f'{other_released_files(checkpoint.path)}'
             )
     refuse_misfits(report, model, checkpoint.weights)
     fitting = {name: weights[name] for name in report.loaded}
@@ -173,6 +174,7 @@ def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[s
             f'load_from: {checkpoint.path}: no tensor fits the backbone, the first ones are '
             f'{listed(weights, 3)}; the weights of a backbone are loaded by '
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+            f'{other_released_files(checkpoint.path)}'
         )
     if report.not_finite:
         raise UsageError(f'load_from: {checkpoint.path}: not finite: {listed(report.not_finite)}')

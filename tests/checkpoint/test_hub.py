@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from mmpola.apps.publish.convert import verify_weights
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import (
     MODELS_WITH_WEIGHTS,
@@ -20,7 +21,12 @@ from mmpola.checkpoint.hub import (
     short_name,
 )
 from mmpola.checkpoint.load import load_weights
-from mmpola.engine.training_checkpoint import read_checkpoint_for
+from mmpola.engine.training_checkpoint import (
+    read_checkpoint_for,
+    read_training_checkpoint,
+    starting_weights,
+)
+from mmpola.messages import UsageError
 from mmpola.zoo import NAMED
 from tests.helpers.hub_server import content
 
@@ -163,6 +169,19 @@ def test_files_of_other_models_are_told_apart(file, model):
     assert not is_named_like(file, model)
 
 
+def test_a_file_that_was_fetched_by_its_name_is_not_taken_for_a_model(hub, monkeypatch):
+    """Detectors have names like classifiers: only the hub knows whether there is another file."""
+    detector = 'detection/pola_swin_t_maskrcnn.pth'
+    hub.files[detector] = content(5.0)
+    fetched = resolve_checkpoint(f'hf://{RELEASED_REPOSITORY}/{detector}')
+    assert refusal(MODEL).startswith(f'{MODEL}: expected one file named like pola_swin_tiny in ')
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+    assert 'expected one file' in refusal(MODEL)  # as the hub said before
+    monkeypatch.setattr('mmpola.checkpoint.hub.LIST_OF_FILES', 'none')  # it was never asked
+    assert resolve_checkpoint(MODEL) == fetched
+    assert resolve_checkpoint(MODEL, download=False) == fetched
+
+
 @pytest.mark.parametrize('files', [['model.bin'], ['pola_swin_t.pth', 'swin_tiny_ema.pth'], []])
 def test_no_file_or_several_are_listed(files, hub):
     hub.files.clear()
@@ -188,6 +207,10 @@ def test_a_file_with_the_name_but_not_the_shapes_of_a_model_names_the_others(
     assert first.endswith(f'{remedy}: {", ".join(hub.files)}')
     with pytest.raises(CheckpointError, match=f'{remedy}: {", ".join(hub.files)}'):
         read_checkpoint_for(MODEL, build())  # as scripts do
+    with pytest.raises(UsageError, match=f'FILE names another file: {", ".join(hub.files)}'):
+        verify_weights(weights, 'pola_swin_tiny', resolve_checkpoint(MODEL))
+    with pytest.raises(UsageError, match=f'FILE names another file: {", ".join(hub.files)}'):
+        starting_weights(read_training_checkpoint(MODEL), torch.nn.Linear(1, 1))
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
     with pytest.raises(CheckpointError) as raised:
         load_weights(build(), MODEL)

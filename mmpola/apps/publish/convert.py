@@ -22,6 +22,7 @@ from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
 from mmpola.checkpoint.adapt import adapt_tables
 from mmpola.checkpoint.grids import safetensors_metadata, saved_grids, with_metadata
+from mmpola.checkpoint.hub import other_released_files
 from mmpola.checkpoint.load import RenamesWeights, compare, rename
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.config import complete_types
@@ -246,6 +247,7 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
         advice = ''
         if isinstance(model, Classifier):
             advice = '; --backbone-only leaves out the head'
+        advice += other_released_files(str(source))
         problems = '; '.join(report.problems)
         raise UsageError(f'{source}: does not fit {arch}: {problems}{advice}; nothing was written')
     prefix = ''
