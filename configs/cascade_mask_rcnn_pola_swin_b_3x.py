@@ -5,8 +5,6 @@
 Augmentation, batch and drop path rate are those of Swin's detectors. Starts from the authors'
 ImageNet weights: checkpoints/pola_swin_b.pth if it exists, else they are downloaded. Swin's
 detectors were trained in fp16, as `--amp` does.
-
-Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """
 
 _base_ = [

@@ -6,8 +6,6 @@ Augmentation, box heads, batch and drop path rate are those of Swin's detectors,
 baseline of the paper's table 2 was trained. Starts from the authors' ImageNet weights:
 checkpoints/pola_swin_t.pth if it exists, else they are downloaded. Swin's detectors were trained in
 fp16, as `--amp` does.
-
-Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """
 
 _base_ = [

@@ -6,8 +6,6 @@ Settings are those of the authors' downstream/detection/configs/PolaPP, which ha
 Cascade Mask R-CNN and no schedule; this is the one of their Mask R-CNN. Starts from the authors'
 ImageNet weights in checkpoints/polaformer_pp_b3.pth; docs/weights.md says where they are. The
 authors train in fp16, as `--amp` does.
-
-Expected box AP / mask AP: not printed (PolaFormer++ README); ours: not yet run.
 """
 
 _base_ = [

@@ -6,8 +6,6 @@ The model is mmdet's DINO with four scales: the backbone returns strides 8, 16 a
 adds stride 64. The backbone trains at a tenth of the learning rate, as in DINO. Starts from the
 authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are downloaded.
 `--amp` trains in fp16.
-
-Expected box AP: not in the paper; ours: not yet run.
 """
 
 _base_ = ['mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py', './_base_/hooks.py']

@@ -35,8 +35,6 @@ Every epoch is followed by a validation, whose log has AP per class; the checkpo
 stays as best_*.pth. AP is COCO's, computed from the boxes that the data set reads. Boxes narrower
 or lower than a pixel are not trained on. From random weights, box AP on the test split is 48.9
 (three seeds, docs/results.md).
-
-Expected box AP on the test split: not in the paper; ours: not yet run.
 """
 
 _base_ = [

@@ -6,8 +6,6 @@ A classifier that learns small photographs in minutes of one CPU core:
 
 Needs data/finetune/train and data/finetune/val with one folder per class. Photographs are read at
 96 x 96 pixels, which `crop` sets. docs/pretrain.md describes data and options.
-
-Expected top-1: not in the paper; ours: not yet run.
 """
 
 _base_ = './_base_/finetune.py'

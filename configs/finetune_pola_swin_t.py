@@ -6,8 +6,6 @@ Needs data/finetune/train and data/finetune/val with one folder per class. The b
 checkpoints/pola_swin_t.pth if it exists, else from the authors' file, which is downloaded; the head
 is new. `--amp` trains in fp16. Batches of 32 images; the learning rate follows the batch.
 docs/pretrain.md describes data and options.
-
-Expected top-1: not in the paper; ours: not yet run.
 """
 
 _base_ = './_base_/finetune.py'

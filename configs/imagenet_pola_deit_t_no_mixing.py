@@ -6,8 +6,6 @@ An ablation that is no row of the paper, with the settings of imagenet_pola_deit
 convolution of the values is added to the result of attention. Needs data/imagenet/train and
 data/imagenet/val with one folder per class. The authors train in float32; `--amp` trains in fp16.
 `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
-
-Expected top-1: not in the paper; ours: not yet run.
 """
 
 _base_ = './_base_/imagenet.py'

@@ -7,8 +7,6 @@ reads the positive parts of queries and keys only, as linear attention with ReLU
 learned powers, mixing and gate. Needs data/imagenet/train and data/imagenet/val with one folder per
 class. The authors train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM
 or SIGUSR1 stopped.
-
-Expected top-1: not in the paper; ours: not yet run.
 """
 
 _base_ = './_base_/imagenet.py'

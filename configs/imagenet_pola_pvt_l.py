@@ -7,8 +7,6 @@ of cosine include 5 of warm-up; 10 of cool-down follow. The paper (appendix A.2)
 with 20 of warm-up. Needs data/imagenet/train and data/imagenet/val with one folder per class. The
 authors train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1
 stopped.
-
-Expected top-1: not printed (paper); ours: not yet run.
 """
 
 _base_ = './_base_/imagenet_pvt.py'

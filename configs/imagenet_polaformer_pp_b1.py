@@ -7,7 +7,7 @@ of their README. Needs data/imagenet/train and data/imagenet/val with one folder
 authors train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1
 stopped.
 
-Expected top-1: 79.1 (PolaFormer++ README); ours: not yet run.
+Expected top-1: 79.1 (PolaFormer++ README).
 """
 
 _base_ = './_base_/imagenet_pp.py'

@@ -7,7 +7,7 @@ cosine include 5 of warm-up; 10 of cool-down follow. The figure is that of their
 data/imagenet/train and data/imagenet/val with one folder per class. The authors train in float32;
 `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 85.4 (PolaFormer++ README); ours: not yet run.
+Expected top-1: 85.4 (PolaFormer++ README).
 """
 
 _base_ = './_base_/imagenet_pp.py'

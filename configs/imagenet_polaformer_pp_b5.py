@@ -8,7 +8,7 @@ warm-up of one epoch). The figure is that of their README. Needs data/imagenet/t
 data/imagenet/val with one folder per class. The authors train in float32; `--amp` trains in fp16.
 `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 85.6 (PolaFormer++ README); ours: not yet run.
+Expected top-1: 85.6 (PolaFormer++ README).
 """
 
 _base_ = './imagenet_polaformer_pp_b4.py'

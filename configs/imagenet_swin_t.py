@@ -6,7 +6,7 @@ The softmax baseline of Pola-Swin-T, trained from random weights with the same s
 data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
 `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 81.2 (Swin's repository); ours: not yet run.
+Expected top-1: 81.2 (Swin's repository).
 """
 
 _base_ = './_base_/imagenet.py'

@@ -6,7 +6,7 @@ Trains from random weights. Needs data/lra/cifar-10-batches-py/{data_batch_1…5
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
 fp16, as in Skyformer.
 
-Expected accuracy: 42.77 (paper, table 4); ours: not yet run.
+Expected accuracy: 42.77 (paper, table 4).
 """
 
 _base_ = './_base_/lra_image.py'

@@ -5,8 +5,6 @@
 Trains from random weights. Needs data/lra/cifar-10-batches-py/{data_batch_1…5,test_batch}.
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
 fp16, as in Skyformer.
-
-Expected accuracy: not in the paper; ours: not yet run.
 """
 
 _base_ = './_base_/lra_image.py'

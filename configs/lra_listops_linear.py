@@ -6,7 +6,7 @@ Trains from random weights. Needs data/lra/listops-1000/basic_{train,val,test}.t
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
 fp16, as in Skyformer.
 
-Expected accuracy: 16.13 (paper, table 4, of the original leaderboard); ours: not yet run.
+Expected accuracy: 16.13 (paper, table 4, of the original leaderboard).
 """
 
 _base_ = './_base_/lra_listops.py'

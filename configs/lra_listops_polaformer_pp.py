@@ -5,8 +5,6 @@
 Trains from random weights. Needs data/lra/listops-1000/basic_{train,val,test}.tsv.
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
 fp16, as in Skyformer.
-
-Expected accuracy: not in the paper; ours: not yet run.
 """
 
 _base_ = './_base_/lra_listops.py'

@@ -6,7 +6,7 @@ Trains from random weights. Needs data/lra/listops-1000/basic_{train,val,test}.t
 checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in fp16, as in
 Skyformer.
 
-Expected accuracy: 38.71 (paper, table 4); ours: not yet run.
+Expected accuracy: 38.71 (paper, table 4).
 """
 
 _base_ = './_base_/lra_listops.py'

@@ -6,7 +6,7 @@ Trains from random weights. Needs data/lra/pathfinder32/curv_contour_length_14/{
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
 fp16, as in Skyformer.
 
-Expected accuracy: 68.98 (paper, table 4); ours: not yet run.
+Expected accuracy: 68.98 (paper, table 4).
 """
 
 _base_ = './_base_/lra_pathfinder.py'

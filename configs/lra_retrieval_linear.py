@@ -6,7 +6,7 @@ Trains from random weights. Needs data/lra/tsv_data/new_aan_pairs.{train,eval,te
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
 fp16, as in Skyformer.
 
-Expected accuracy: 53.09 (paper, table 4, of the original leaderboard); ours: not yet run.
+Expected accuracy: 53.09 (paper, table 4, of the original leaderboard).
 """
 
 _base_ = './_base_/lra_retrieval.py'

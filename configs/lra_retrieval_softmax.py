@@ -6,7 +6,7 @@ Trains from random weights. Needs data/lra/tsv_data/new_aan_pairs.{train,eval,te
 checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in fp16, as in
 Skyformer.
 
-Expected accuracy: 80.93 (paper, table 4); ours: not yet run.
+Expected accuracy: 80.93 (paper, table 4).
 """
 
 _base_ = './_base_/lra_retrieval.py'

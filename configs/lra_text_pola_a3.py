@@ -12,7 +12,7 @@ zeros 72.17, normal 74.30, uniform 74.40, ones 70.70, for example
     python tools/train.py configs/lra_text_pola_a3.py --work-dir work_dirs/lra_text_normal \\
         --cfg-options model.backbone.gate_init=normal
 
-Expected accuracy: 73.06 (paper, table 4); ours: not yet run.
+Expected accuracy: 73.06 (paper, table 4).
 """
 
 _base_ = './_base_/lra_text.py'

@@ -5,8 +5,6 @@
 The model is mmdet's Mask2Former for instance segmentation, with large-scale jittering. The backbone
 trains at a tenth of the learning rate, as in Mask2Former. Starts from the authors' ImageNet
 weights: checkpoints/pola_swin_t.pth if it exists, else they are downloaded. `--amp` trains in fp16.
-
-Expected box AP / mask AP: not in the paper; ours: not yet run.
 """
 
 _base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', './_base_/hooks.py']

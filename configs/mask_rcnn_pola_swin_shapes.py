@@ -8,8 +8,6 @@ mmpola, learns at the rate of the heads.
     python tools/train.py configs/mask_rcnn_pola_swin_shapes.py    one process on two CPU cores
     bash tools/dist_train.sh configs/mask_rcnn_pola_swin_shapes.py 2 \\
         --cfg-options train_dataloader.batch_size=1                two processes, as in the quick start
-
-Expected mask AP50 on held-out scenes: not in the paper; ours: not yet run.
 """
 
 _base_ = './mask_rcnn_pola_swin_small.py'

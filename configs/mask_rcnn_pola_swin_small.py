@@ -28,8 +28,6 @@ The network reads images of at most 256 x 192 pixels. Another size is set where 
 
 Every epoch is followed by a validation; the checkpoint with the best mask AP stays as best_*.pth.
 AP is COCO's, computed from the boxes and masks that the data set reads.
-
-Expected mask AP50 on held-out scenes: not in the paper; ours: not yet run.
 """
 
 _base_ = './faster_rcnn_pola_swin_small.py'

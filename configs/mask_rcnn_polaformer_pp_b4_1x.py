@@ -5,8 +5,6 @@
 Settings are those of the authors' downstream/detection/configs/PolaPP. Starts from the authors'
 ImageNet weights in checkpoints/polaformer_pp_b4.pth; docs/weights.md says where they are. The
 authors train in fp16, as `--amp` does.
-
-Expected box AP / mask AP: not printed (PolaFormer++ README); ours: not yet run.
 """
 
 _base_ = [

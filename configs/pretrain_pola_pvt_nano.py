@@ -9,8 +9,6 @@ The network learns the logits of EfficientNet-Lite0, from random weights; its we
 mmpola. About 15 hours of one CPU core (OMP_NUM_THREADS=1). Validation needs one photograph of each
 class of ImageNet as data/photographs/val/WORDNET_ID/NAME.JPEG, for example those of
 https://github.com/EliSchwartz/imagenet-sample-images.
-
-Expected top-1: not in the paper; ours: not yet run.
 """
 
 _base_ = './_base_/pretrain_nano.py'

@@ -7,7 +7,7 @@ baseline of the paper's table 2 was trained. Starts from the authors' ImageNet w
 checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. PVT's detectors were trained in
 float32; `--amp` trains in fp16.
 
-Expected box AP: 43.2 (paper, table 2); ours: not yet run.
+Expected box AP: 43.2 (paper, table 2).
 """
 
 _base_ = [

@@ -5,8 +5,6 @@
 Settings are those of the authors' downstream/detection/configs/PolaPP. Every parameter has weight
 decay there. Starts from the authors' ImageNet weights in checkpoints/polaformer_pp_b2.pth;
 docs/weights.md says where they are. The authors train in fp16, as `--amp` does.
-
-Expected box AP: not printed (PolaFormer++ README); ours: not yet run.
 """
 
 _base_ = [

@@ -5,8 +5,6 @@
 Neck, head and schedule are those of mmdet's RTMDet-L with Swin-B; the backbone returns strides 8,
 16 and 32. Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else
 they are downloaded. `--amp` trains in fp16.
-
-Expected box AP: not in the paper; ours: not yet run.
 """
 
 _base_ = ['mmdet::rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py', './_base_/hooks.py']

@@ -4,8 +4,6 @@
 
 Starts from the authors' ImageNet weights in checkpoints/polaformer_pp_b1.pth; docs/weights.md says
 where they are. `--amp` trains in fp16. The schedule of PolaFormer++ on ADE20K is also SegFormer's.
-
-Expected mIoU: not in the paper; ours: not yet run.
 """
 
 _base_ = ['./_base_/segformer.py', './_base_/ade20k.py', './_base_/ade20k_160k_pp.py']

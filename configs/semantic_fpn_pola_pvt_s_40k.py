@@ -7,7 +7,7 @@ baseline of the paper's table 2 was trained. Starts from the authors' ImageNet w
 checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. PVT's segmenters were trained in
 float32; `--amp` trains in fp16.
 
-Expected mIoU: 41.0 (paper, table 2); ours: not yet run.
+Expected mIoU: 41.0 (paper, table 2).
 """
 
 _base_ = ['./_base_/semantic_fpn.py', './_base_/ade20k_multiples.py', './_base_/ade20k_40k.py']

@@ -30,8 +30,6 @@ Photographs are .jpg, or `img_suffix` in `data`. Training resizes them to 0.5 to
     _base_.test_dataloader.dataset.pipeline[1].scale = (640, 480)
 
 Six validations; the checkpoint with the best mIoU stays as best_*.pth.
-
-Expected mIoU: not in the paper; ours: not yet run.
 """
 
 _base_ = [

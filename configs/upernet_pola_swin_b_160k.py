@@ -6,8 +6,6 @@ Batch, warm-up, polynomial and drop path rate are those of Swin's segmenters, wi
 baseline of the paper's table 2 was trained. Starts from the authors' ImageNet weights:
 checkpoints/pola_swin_b.pth if it exists, else they are downloaded. Swin's segmenters were trained
 in float32; `--amp` trains in fp16.
-
-Expected mIoU: not printed (paper); ours: not yet run.
 """
 
 _base_ = ['./_base_/upernet.py', './_base_/ade20k.py', './_base_/ade20k_160k.py']

@@ -7,7 +7,7 @@ baseline of the paper's table 2 was trained. Starts from the authors' ImageNet w
 checkpoints/pola_swin_t.pth if it exists, else they are downloaded. Swin's segmenters were trained
 in float32; `--amp` trains in fp16.
 
-Expected mIoU: 45.8 (paper, table 2); ours: not yet run.
+Expected mIoU: 45.8 (paper, table 2).
 """
 
 _base_ = ['./_base_/upernet.py', './_base_/ade20k.py', './_base_/ade20k_160k.py']

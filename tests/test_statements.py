@@ -8,7 +8,7 @@ import pytest
 
 from mmpola.zoo import NAMED
 from tests.helpers import ROOT
-from tools.dev.config_rows import read_docstring
+from tools.dev.config_rows import read_models
 from tools.dev.published import published
 
 COUNT_WORDS = {2: 'two', 3: 'three', 4: 'four', 5: 'five', 6: 'six', 7: 'seven'}
@@ -28,8 +28,9 @@ def rows(suite):
 
 def accuracies(variant):
     """Return the paper's accuracies of a kind of attention in Table 4, [] if it has none."""
-    configs = [read_docstring(ROOT / 'configs' / f'lra_{task}_{variant}.py') for task in TASKS]
-    return [float(config.printed) for config in configs if config.printed != '-']
+    printed = {model.config: model.printed for model in read_models()}
+    figures = [printed[f'lra_{task}_{variant}'] for task in TASKS]
+    return [float(figure) for figure in figures if figure != '-']
 
 
 def test_rows_and_averages_of_table_4():

@@ -7,6 +7,7 @@ from mmengine.config import config as reading
 from mmengine.config import utils as metafiles
 
 from mmpola.config_contents import nodes
+from tools.dev.config_rows import read_models
 
 WIDTHS = {
     'embed_dims': (8, 16, 24, 32),
@@ -20,13 +21,11 @@ SMALL_ARCHS = {
     'mmpola.PolaFormerPP': {**WIDTHS, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4},
 }
 
-OTHER_HEADS = {
-    'dino_pola_swin_t_1x': 'epoch',
-    'rtmdet_l_pola_swin_t_100e': 'epoch',
-    'mask2former_pola_swin_t_50e': 'iter',
-    'segformer_polaformer_pp_b1_160k': 'iter',
-}
-"""Config of a detector or segmenter outside the papers -> the unit of its schedule."""
+DENSE = [model for model in read_models() if model.data in ('COCO', 'ADE20K')]
+"""Detectors and segmenters of configs/published.csv."""
+
+OTHER_HEADS = [model.config for model in DENSE if model.paper == 'not in the paper']
+"""Configs of detectors and segmenters outside the papers."""
 
 SMALL_IMAGES = {
     'Resize': {'scale': (96, 80)},

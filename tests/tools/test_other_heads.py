@@ -16,9 +16,10 @@ pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('name', 'unit'), OTHER_HEADS.items())
-def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
+@pytest.mark.parametrize('name', OTHER_HEADS)
+def test_train_resume_test_and_predict(name, root, shapes, tmp_path):
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
+    unit = 'epoch' if 'max_epochs' in cfg.train_cfg else 'iter'
     cfg.default_hooks.checkpoint.interval = 1
     cfg.train_dataloader.batch_size = 2  # as many as there are images
     config, work, out = tmp_path / f'{name}.py', tmp_path / 'work', tmp_path / 'out'

@@ -1,20 +1,17 @@
-"""What the docstrings of the configs say, and what their models cost: the rows of the tables.
+"""The configs of configs/published.csv, and what their models cost: the rows of the tables.
 
-tools/dev/model_table.py writes the tables. A config's docstring begins 'MODEL, BACKBONE, DATA,
-SCHEDULE.' and has the line 'Expected METRIC: VALUE (SOURCE); ours: RESULT (SOURCE).'; two tasks are
-written as 'A / B'. What was counted is kept in counts.json.
+tools/dev/model_table.py writes the tables. What was counted is kept in counts.json.
 """
 
 from __future__ import annotations
 
-import ast
+import csv
 import json
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, listed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,16 +34,11 @@ None stands for the backbone's training size, or the length of its longest seque
 follow this order.
 """
 
+CONFIGS = ROOT / 'configs'
+ROWS = CONFIGS / 'published.csv'
+
 COUNTS = Path(__file__).with_name('counts.json')
 """Config -> what has been counted, as `Counts`."""
-
-DATA = '|'.join(re.escape(name) for name in IMAGE_SIZES)
-TITLE = re.compile(rf'(?P<model>.+), (?P<backbone>[^,]+), (?P<data>{DATA}), (?P<schedule>.+)\.')
-EXPECTED = re.compile(
-    r'Expected (?P<metric>[^:]+): (?P<paper>[^(;]+?)(?: \((?P<paper_source>[^;]+)\))?; '
-    r'ours: (?P<ours>[^(]+?)(?: \((?P<ours_source>.+)\))?\.$',
-    re.MULTILINE,
-)
 
 
 @dataclass
@@ -66,22 +58,26 @@ class Counts:
 
 @dataclass
 class Model:
-    """A config in the tables: the words of its docstring.
+    """A config in the tables: a row of configs/published.csv, where no entry is ''.
 
     Attributes:
-        metric, paper, ours: for two tasks 'A / B'; the results may be text such as 'not yet run'.
+        config: name of its file.
+        metric, paper, ours: for two tasks 'A / B'.
+        paper: what the source prints; else 'not printed', or 'not in the paper'.
+        source: of that figure.
+        log: where our result can be looked up.
     """
 
-    name: str
+    config: str
     model: str
     backbone: str
     data: str
     schedule: str
     metric: str
     paper: str
-    paper_source: str | None
+    source: str
     ours: str
-    ours_source: str | None
+    log: str
 
     @property
     def printed(self) -> str:
@@ -93,28 +89,29 @@ class Model:
     @property
     def reached(self) -> str:
         """Our results with their source, '-' if the config has not been run."""
-        if self.ours_source:
-            return f'{self.ours} ({self.ours_source})'
+        if self.ours:
+            return f'{self.ours} ({self.log})'
         return '-'
 
 
-def read_docstring(config: Path) -> Model:
-    """Read the docstring of a config; nothing is counted yet.
+def read_models() -> list[Model]:
+    """Read the rows of the configs, in the order of their names.
 
     Raises:
-        UsageError: the docstring lacks a part, or names an unknown data set.
+        UsageError: a config has no row, a row no config, or its data set is unknown.
     """
-    text = ast.get_docstring(ast.parse(config.read_text())) or ''
-    title = TITLE.match(text)
-    expected = EXPECTED.search(text)
-    if title is None or expected is None:
-        raise UsageError(
-            f"{config}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', "
-            f'with DATA one of {", ".join(IMAGE_SIZES)}, and has a line '
-            f"'Expected METRIC: VALUE (SOURCE); ours: RESULT.'"
-        )
-    words: dict[str, Any] = title.groupdict() | expected.groupdict()
-    return Model(config.stem, **words)
+    with ROWS.open(newline='') as file:
+        models = [Model(**row) for row in csv.DictReader(file)]
+    names = [model.config for model in models]
+    configs = sorted(path.stem for path in CONFIGS.glob('*.py'))
+    if names != configs:
+        wrong = sorted(set(names) ^ set(configs)) or 'another order'
+        raise UsageError(f'{ROWS}: expected a row for each config, by name, got {wrong}')
+    for model in models:
+        if model.data not in IMAGE_SIZES:
+            rule = f'expected data of {model.config} to be one of {listed(IMAGE_SIZES, None)}'
+            raise UsageError(f'{ROWS}: {rule}, got {model.data}')
+    return models
 
 
 def count(model: Model) -> Counts:
@@ -124,7 +121,7 @@ def count(model: Model) -> Counts:
 
     from mmpola.apps.publish.flops import count_model
 
-    cfg = Config.fromfile(ROOT / 'configs' / f'{model.name}.py')
+    cfg = Config.fromfile(CONFIGS / f'{model.config}.py')
     backbone = cfg.model.backbone
     size = IMAGE_SIZES[model.data]
     unit = ''
@@ -155,5 +152,8 @@ def rounded(value: float) -> str:
 
 def stored_counts(models: list[Model], counts: dict[str, Counts]) -> str:
     """Return the text of the file of counts."""
-    stored = {model.name: asdict(counts[model.name]) for model in models if model.name in counts}
+    stored = {}
+    for model in models:
+        if model.config in counts:
+            stored[model.config] = asdict(counts[model.config])
     return f'{json.dumps(stored, indent=1)}\n'

@@ -1,6 +1,6 @@
 """Updates the tables of models in README.md and docs/.
 
-They come from the docstrings of the configs and from counting (docs/configs.md, docs/lra.md), from
+They come from configs/published.csv and from counting (docs/configs.md, docs/lra.md), from
 the papers' figures in docs/published.csv (README.md, docs/index.md, docs/choose.md and the plot of
 accuracy), and from `python -m benchmarks.run zoo` (docs/choose.md).
 
@@ -34,7 +34,7 @@ from tools.dev.config_rows import (
     Model,
     count,
     read_counts,
-    read_docstring,
+    read_models,
     rounded,
     stored_counts,
 )
@@ -73,12 +73,12 @@ def config_table(models: list[Model], counts: dict[str, Counts]) -> str:
     An input size that all share stands in the heading; what else all share is left out, and so is a
     column without entries.
     """
-    sizes = {counts[model.name].size for model in models}
+    sizes = {counts[model.config].size for model in models}
     names = {model.model for model in models}
     metric = max((model.metric for model in models), key=len)  # 'box AP' is 'box AP / mask AP' too
     macs = 'MACs (G)'
     if len(sizes) == 1:
-        macs = f'MACs (G), {counts[models[0].name].size}'
+        macs = f'MACs (G), {counts[models[0].config].size}'
     heading = ['config', 'parameters (M)', macs]
     if len(sizes) > 1:
         heading.append('input')
@@ -90,8 +90,8 @@ def config_table(models: list[Model], counts: dict[str, Counts]) -> str:
         heading.append(f'{metric}, ours')
     rows = []
     for model in sorted(models, key=lambda model: model.printed == '-'):
-        counted = counts[model.name]
-        link = f'[{model.name}](../configs/{model.name}.py)'
+        counted = counts[model.config]
+        link = f'[{model.config}](../configs/{model.config}.py)'
         title = f'{model.backbone}, {model.schedule}'
         if len(names) > 1 or len(models) == 1:
             title = f'{model.model}, {title}'
@@ -117,10 +117,10 @@ def sequence_table(models: list[Model]) -> str:
         heading.append(data.removeprefix('LRA ').lower())
         for model in models:
             if model.data == data:
-                variant = model.name.split('_', 2)[2]
+                variant = model.config.split('_', 2)[2]
                 cells = rows.setdefault(variant, [f'`{variant}`: {model.backbone}'])
-                cell = f'[{model.printed}](../configs/{model.name}.py)'
-                if model.ours_source:
+                cell = f'[{model.printed}](../configs/{model.config}.py)'
+                if model.ours:
                     cell += f', ours: {model.reached}'
                 cells.append(cell)
     return markdown_table(heading, rows.values())
@@ -128,7 +128,7 @@ def sequence_table(models: list[Model]) -> str:
 
 def choice_table(models: list[Model]) -> str:
     """Return the table of docs/choose.md in Markdown: measured costs and the papers' results."""
-    printed = {model.name: model.printed for model in models}
+    printed = {model.config: model.printed for model in models}
     heading = (
         'model',
         'parameters (M)',
@@ -210,12 +210,12 @@ def main() -> None:
         '--count', action='store_true', help='count every model again, not only new ones'
     )
     args = parser.parse_args()
-    models = [read_docstring(config) for config in sorted((ROOT / 'configs').glob('*.py'))]
+    models = read_models()
     counts = read_counts()
     for model in models:
-        is_new = args.count or model.name not in counts
+        is_new = args.count or model.config not in counts
         if is_new and model.data not in SEQUENCES:
-            counts[model.name] = count(model)
+            counts[model.config] = count(model)
     written = with_tables(models, counts)
     written[COUNTS] = stored_counts(models, counts)
     changed = {path: text for path, text in written.items() if path.read_text() != text}

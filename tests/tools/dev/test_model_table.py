@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from mmengine.config import Config
@@ -11,17 +12,17 @@ from mmpola.apps.publish.flops import count_model
 from mmpola.messages import UsageError
 from mmpola.zoo import ARCHITECTURES
 from tests.helpers import ROOT
-from tools.dev import model_table
+from tools.dev import config_rows, model_table
 
 COUNTS = model_table.read_counts()
+MODELS = {model.config: model for model in model_table.read_models()}
 
 
 def smallest():
     """Return the config with the fewest parameters of each data set: every task is counted."""
     found = {}
     for name in sorted(COUNTS, key=lambda name: -float(COUNTS[name].parameters)):
-        model = model_table.read_docstring(ROOT / 'configs' / f'{name}.py')
-        found[model.data] = model
+        found[MODELS[name].data] = MODELS[name]
     return found
 
 
@@ -37,7 +38,7 @@ def test_every_config_has_a_row():
 @pytest.mark.parametrize('model', SMALLEST.values(), ids=SMALLEST.keys())
 def test_counts_of_a_task(model):
     """Counting a config again gives its row of the table."""
-    assert model_table.count(model) == COUNTS[model.name]
+    assert model_table.count(model) == COUNTS[model.config]
 
 
 def test_all_regions_and_every_cascade_stage_are_counted():
@@ -54,30 +55,14 @@ def test_all_regions_and_every_cascade_stage_are_counted():
     assert macs['cascade_mask_rcnn'] - macs['mask_rcnn'] == by_hand
 
 
-def write(folder, title, expected):
-    config = folder / 'some_model.py'
-    config.write_text(f'"""{title}\n\n    command\n\n{expected}\n"""\n')
-    return config
-
-
-TITLE = 'Mask R-CNN, Pola-Swin-T, COCO, 3x (36 epochs, crop).'
-FIGURES = 'Expected box AP / mask AP: 47.0 / 42.3'
-
-
-def test_what_a_docstring_states(tmp_path):
-    config = write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: not yet run.')
-    assert model_table.read_docstring(config) == model_table.Model(
-        name='some_model',
-        model='Mask R-CNN',
-        backbone='Pola-Swin-T',
-        data='COCO',
-        schedule='3x (36 epochs, crop)',
-        metric='box AP / mask AP',
-        paper='47.0 / 42.3',
-        paper_source='paper, table 2',
-        ours='not yet run',
-        ours_source=None,
-    )
+def test_a_docstring_names_the_model_and_the_papers_figure():
+    for model in MODELS.values():
+        text = (ROOT / 'configs' / f'{model.config}.py').read_text()
+        assert text.startswith(
+            f'"""{model.model}, {model.backbone}, {model.data}, {model.schedule}.\n'
+        )
+        if model.printed != '-':
+            assert f'{model.metric}: {model.paper} (' in text, model.config
 
 
 def cells_of(table):
@@ -87,30 +72,25 @@ def cells_of(table):
     return cells[0], cells[2:]
 
 
-def test_a_row_has_the_words_of_the_docstring_and_the_counts(tmp_path):
-    title = 'Classifier, Pola-Swin-T, ImageNet-1k, 300 epochs.'
-    result = 'Expected top-1: 82.6 (paper, table 1); ours: 82.5 (8 GPUs, log).'
-    model = model_table.read_docstring(write(tmp_path, title, result))
-    counts = {'some_model': model_table.Counts('28.0', '4.7', '224 x 224')}
+def test_a_row_has_the_entries_of_the_file_and_the_counts():
+    model = replace(MODELS['imagenet_pola_swin_t'], ours='82.5', log='8 GPUs, log')
+    counts = {model.config: model_table.Counts('28.0', '4.7', '224 x 224')}
     table = model_table.config_tables([model], counts)
     assert table.startswith('## ImageNet-1k\n\n')
     heading, rows = cells_of(table)
     columns = ['config', 'parameters (M)', 'MACs (G), 224 x 224', 'top-1, paper', 'top-1, ours']
     assert heading == columns
-    name = '[some_model](../configs/some_model.py)<br>Classifier, Pola-Swin-T, 300 epochs'
+    link = f'[{model.config}](../configs/{model.config}.py)'
+    name = f'{link}<br>{model.model}, {model.backbone}, {model.schedule}'
     assert rows == [[name, '28.0', '4.7', '82.6', '82.5 (8 GPUs, log)']]
-
-    title = 'Sequence classifier, PolaFormer (alpha = 3), LRA Text, 50,000 steps.'
-    result = 'Expected accuracy: 73.06 (paper, table 4); ours: not yet run.'
-    path = write(tmp_path, title, result).rename(tmp_path / 'lra_text_pola_a3.py')
-    _, rows = cells_of(model_table.sequence_table([model_table.read_docstring(path)]))
+    _, rows = cells_of(model_table.sequence_table([MODELS['lra_text_pola_a3']]))
     cell = '[73.06](../configs/lra_text_pola_a3.py)'
     assert rows == [['`pola_a3`: PolaFormer (alpha = 3)', cell]]
 
 
 def test_results_of_the_paper_come_first():
     names = ('cascade_mask_rcnn_pola_swin_t_1x', 'retinanet_pola_pvt_t_1x')
-    models = [model_table.read_docstring(ROOT / 'configs' / f'{name}.py') for name in names]
+    models = [MODELS[name] for name in names]
     _, rows = cells_of(model_table.config_table(models, COUNTS))
     assert [row[0].split(']')[0] for row in rows] == [f'[{name}' for name in reversed(names)]
     assert [row[-1] for row in rows] == ['39.5', '-']
@@ -124,10 +104,20 @@ def test_the_table_of_backbones():
     assert ['`mmpola.PolaDeiT`', '`small`', '`[384]`'] in rows
 
 
-def test_an_incomplete_docstring_is_refused(tmp_path):
-    config = write(tmp_path, 'Mask R-CNN on COCO.', f'{FIGURES}; ours: not yet run.')
-    with pytest.raises(UsageError, match='MODEL, BACKBONE, DATA, SCHEDULE'):
-        model_table.read_docstring(config)
+@pytest.mark.parametrize(
+    ('before', 'after', 'rule'),
+    [
+        ('imagenet_pola_swin_t,', 'other,', 'expected a row for each config, by name, got '),
+        ('lra_text_pola_a3,', 'lra_text_pola_a5,', 'expected a row for each config, by name, got '),
+        (',ImageNet-1k,', ',ImageNet,', 'expected data of imagenet_.* to be one of COCO, '),
+    ],
+)
+def test_a_config_without_a_row_is_refused(before, after, rule, tmp_path, monkeypatch):
+    other = tmp_path / 'published.csv'
+    other.write_text(config_rows.ROWS.read_text().replace(before, after))
+    monkeypatch.setattr(config_rows, 'ROWS', other)
+    with pytest.raises(UsageError, match=rule):
+        config_rows.read_models()
 
 
 def test_a_table_is_written_between_its_markers():
