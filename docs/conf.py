@@ -78,6 +78,10 @@ NUMBER = re.compile(r'-?|\d[\d.,e-]*( (%|MB|M))?( / [\d.,]+| \([\d.,]+\))?')
 """A number in a table, with a unit or a second number. '-' and nothing stand for none."""
 
 
+OTHER_FOLDERS = re.compile(r'\]\((?!docs/|#|https?:)')
+"""The start of a link in README.md to a file outside of docs/."""
+
+
 def repository() -> str:
     """Return the address of the repository, '' if it is not known.
 
@@ -97,6 +101,13 @@ if ADDRESS.startswith(('https://github.com/', 'https://gitlab.com/')):  # what t
     html_theme_options['source_repository'] = f'{ADDRESS}/'
     html_theme_options['source_branch'] = 'main'
     html_theme_options['source_directory'] = 'docs/'
+
+
+def rewrite_readme(app: Any, path: Path, page: str, source: list[str]) -> None:
+    """Give the README, which the first page includes, links that are right in docs/."""
+    if path == Path('../README.md'):
+        source[0] = OTHER_FOLDERS.sub('](../', source[0]).replace('](docs/', '](')
+        rewrite_page(app, page, source)
 
 
 def rewrite_page(app: Any, name: str, source: list[str]) -> None:
@@ -180,3 +191,4 @@ def setup(app: Any) -> None:
     app.connect('autodoc-process-docstring', escape_docstring, priority=400)
     app.connect('doctree-read', mark_tables)
     app.connect('source-read', rewrite_page)
+    app.connect('include-read', rewrite_readme)

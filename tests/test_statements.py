@@ -110,18 +110,16 @@ def test_speed_over_image_sizes():
     assert f'a training step {step:.1f} times' in text
 
 
-@pytest.mark.parametrize('page', ['README.md', 'docs/index.md'])
-def test_captions_name_every_line_of_the_figure(page):
+def test_a_caption_names_every_line_of_the_figure():
     """Of image_size.png, which benchmarks/report.py draws."""
     from benchmarks.report import BACKBONES
 
-    caption = words(page).partition('image_size.png')[2][:1500]
+    caption = words('docs/choose.md').partition('image_size.png')[2][:1500]
     for name in BACKBONES:
         assert name in caption, name
 
 
-@pytest.mark.parametrize('page', ['README.md', 'docs/index.md'])
-def test_errors_on_the_first_page_are_those_of_the_comparison(page):
+def test_errors_on_the_first_page_are_those_of_the_comparison():
     table = re.findall(
         r'^\| (Pola.+?) \| ([\d.e-]+) \|', (ROOT / 'docs/paper.md').read_text(), re.M
     )
@@ -130,4 +128,4 @@ def test_errors_on_the_first_page_are_those_of_the_comparison(page):
         family = 'PolaFormer++' if name.startswith('PolaFormer++, b0') else 'others'
         errors[family] = max(errors[family], float(logits))
     printed = f'{errors["others"]:.0e}; PolaFormer++: {errors["PolaFormer++"]:.0e}'
-    assert f'(relative error of logits: {printed})'.replace('e-0', 'e-') in words(page)
+    assert f'(relative error of logits: {printed})'.replace('e-0', 'e-') in words('README.md')

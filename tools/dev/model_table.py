@@ -1,8 +1,8 @@
 """Updates the tables of models in README.md and docs/.
 
-They come from configs/published.csv and from counting (docs/configs.md, docs/lra.md), from
-the papers' figures in docs/published.csv (README.md, docs/index.md, docs/choose.md and the plot of
-accuracy), and from `python -m benchmarks.run zoo` (docs/choose.md).
+They come from configs/published.csv and from counting (docs/configs.md, docs/lra.md), from the
+papers' figures in docs/published.csv (README.md, docs/choose.md and the plot of accuracy), and from
+`python -m benchmarks.run zoo` (docs/choose.md).
 
     python tools/dev/model_table.py            counts new models, writes tables and plot
     python tools/dev/model_table.py --count    counts every model again, after a change of a model
@@ -240,15 +240,11 @@ def main() -> None:
 def with_tables(models: list[Model], counts: dict[str, Counts]) -> dict[Path, str]:
     """Return each page with its tables."""
     docs = ROOT / 'docs'
-    readme = markdown_table(
-        published.ACCURACY_HEADING, published.accuracy_rows('configs/', 'docs/')
-    )
-    index = markdown_table(published.ACCURACY_HEADING, published.accuracy_rows('../configs/', ''))
+    readme = markdown_table(published.ACCURACY_HEADING, published.accuracy_rows())
     comparison = markdown_table(published.COMPARISON_HEADING, published.comparison_rows())
     written: dict[Path, str] = {}
     for page, name, table in (
         (ROOT / 'README.md', 'accuracy', readme),
-        (docs / 'index.md', 'accuracy', index),
         (docs / 'configs.md', 'models', config_tables(models, counts)),
         (docs / 'lra.md', 'models', sequence_table(models)),
         (docs / 'choose.md', 'comparison', comparison),

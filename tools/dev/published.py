@@ -2,8 +2,8 @@
 
 tools/dev/model_table.py writes them into README.md and docs/. A row of the file has accuracies in
 percent, parameters in millions and multiply-accumulates in thousand millions (at 224 x 224), all as
-the source prints them; 'shown in' names the tables of README.md (and docs/index.md) and
-docs/choose.md, and the plot.
+the source prints them; 'shown in' names the tables of README.md and docs/choose.md, and
+the plot.
 """
 
 from __future__ import annotations
@@ -81,12 +81,8 @@ def cost(row: Row) -> str:
     return f'{row["parameters"]} M / {row["MACs"]} G'
 
 
-def accuracy_rows(configs: str, docs: str) -> Iterable[list[str]]:
-    """Yield the rows of the first table, whose figures link to their configs.
-
-    Args:
-        configs, docs: paths of these folders from the page, with a slash at the end.
-    """
+def accuracy_rows() -> Iterable[list[str]]:
+    """Yield the rows of README.md's table, whose figures link to their configs."""
     for row in published('README'):
         model = row['model']
         top1 = row['top-1']
@@ -95,14 +91,14 @@ def accuracy_rows(configs: str, docs: str) -> Iterable[list[str]]:
         if is_ours(row):
             name = config_name(model)
             model = f'**{model}**'
-            top1 = f'[{top1}]({configs}imagenet_{name}.py)'
-            boxes = f'[{boxes}]({configs}mask_rcnn_{name}_1x.py)'
+            top1 = f'[{top1}](configs/imagenet_{name}.py)'
+            boxes = f'[{boxes}](configs/mask_rcnn_{name}_1x.py)'
             text = 'ImageNet'
             section = 'polaformer-five-models-that-download-themselves'
             if row['source'] == POLAFORMER_PP:
                 text = 'ImageNet, by hand'
                 section = 'polaformer-by-hand'
-            weights = f'[{text}]({docs}weights.md#{section})'
+            weights = f'[{text}](docs/weights.md#{section})'
         yield [model, top1, boxes, cost(row), weights, links(row['source'])]
 
 
