@@ -44,7 +44,7 @@ PUBLISHED_MODELS = (
 )
 """Models whose weights are in `RELEASED_REPOSITORY`, all for images of 224 x 224."""
 
-SHIPPED_MODELS = ('pola_swin_nano',)
+SHIPPED_MODELS = ('pola_swin_nano', 'pola_pvt_nano')
 """Models whose weights come with mmpola, trained by us."""
 
 MODELS_WITH_WEIGHTS = (*PUBLISHED_MODELS, *SHIPPED_MODELS)

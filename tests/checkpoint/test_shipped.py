@@ -21,9 +21,10 @@ def test_the_folder_has_the_files_of_the_list_and_each_is_small():
     assert set(SHIPPED_MODELS) <= NAMED.keys()
 
 
-def test_photographs_are_recognised(real_data):
+@pytest.mark.parametrize('name', SHIPPED_MODELS)
+def test_photographs_are_recognised(name, real_data):
     """409 photographs of ten of ImageNet's classes, which it has not seen."""
-    model = timm.create_model('pola_swin_nano', pretrained=True).eval()
+    model = timm.create_model(name, pretrained=True).eval()
     transform = {
         'input_size': 96,
         'interpolation': 'bicubic',
