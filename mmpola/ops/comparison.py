@@ -27,10 +27,12 @@ class Problem:
     Args:
         tensors: the differentiable ones by name; None for those that are absent.
         build: makes `AttentionInputs` or `MixAndGateInputs` from such tensors.
+        output_grad: the gradient of the output, in numbers that bfloat16 holds.
     """
 
     tensors: dict[str, Tensor | None]
     build: Callable[..., Any]
+    output_grad: Tensor
 
 
 def attention_problem(
@@ -83,7 +85,8 @@ def attention_problem(
         built: Any = MAPS[feature_map]
         return AttentionInputs(q, k, v, built(**parameters), key_position, rotary, default_eps())
 
-    return Problem(tensors, build)
+    output_grad = _normal(device, torch.bfloat16, batch, queries, heads, dim, seed=7).to(dtype)
+    return Problem(tensors, build, output_grad)
 
 
 def mix_and_gate_problem(
@@ -124,7 +127,8 @@ def mix_and_gate_problem(
     def build(**drawn: Any) -> MixAndGateInputs:
         return MixAndGateInputs(**drawn, grid=grid)
 
-    return Problem(tensors, build)
+    output_grad = _normal(device, torch.bfloat16, batch, tokens, heads * dim, seed=7).to(dtype)
+    return Problem(tensors, build, output_grad)
 
 
 def outputs_and_gradients(
@@ -139,9 +143,8 @@ def outputs_and_gradients(
             leaves[name] = x.detach().to(dtype or x.dtype).requires_grad_()
             arguments[name] = leaves[name]
     output = run(problem.build(**arguments))
-    # Drawn in bfloat16, so that the gradient of the output is the same in every dtype
-    grad = _normal(output.device, torch.bfloat16, *output.shape, seed=7).to(output.dtype)
-    gradients = torch.autograd.grad(output, list(leaves.values()), grad)
+    output_grad = problem.output_grad.to(output.dtype)
+    gradients = torch.autograd.grad(output, list(leaves.values()), output_grad)
     results = {'output': output.detach()}
     for name, gradient in zip(leaves, gradients, strict=True):
         results[f'gradient of {name}'] = gradient
@@ -160,7 +163,7 @@ def relative_errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[
 def _normal(
     device: torch.device, dtype: torch.dtype, *shape: int, seed: int, std: float = 1.0
 ) -> Tensor:
-    """Draw normal numbers on the CPU; the global generator stays as it is."""
-    generator = torch.Generator().manual_seed(seed)
-    numbers = torch.randn(shape, generator=generator, dtype=torch.float32, device='cpu')
-    return (std * numbers).to(device, dtype)
+    """Draw normal numbers on the device; the global generator stays as it is."""
+    generator = torch.Generator(device).manual_seed(seed)
+    numbers = torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
+    return (std * numbers).to(dtype)

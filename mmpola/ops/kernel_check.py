@@ -210,7 +210,7 @@ def time_step(function: Callable[[Any], Tensor], problem: Problem, device: torch
     if device.type == 'cuda':
         from triton.testing import do_bench
 
-        return float(do_bench(step, return_mode='median'))
+        return float(do_bench(step, warmup=10, rep=40, return_mode='median'))
     start = time.perf_counter()
     step()
     return 1000 * (time.perf_counter() - start)

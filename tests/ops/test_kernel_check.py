@@ -62,3 +62,15 @@ def test_a_case_that_raises_is_a_row(monkeypatch):
     row = kernel_check.run_case(torch.device('cpu'), Case('exp', 32, 'bfloat16'), True)
     assert row['failure'] == 'ValueError: no such instruction'
     assert row['speedup'] == {}
+
+
+@pytest.mark.parametrize('operator', ['power', 'mix_and_gate'])
+def test_a_timed_step_draws_no_numbers(operator, monkeypatch):
+    """A GPU would wait for them, and the speedup would be nearly 1."""
+    device = torch.device('cpu')
+    arguments = kernel_check.CHECKED[operator][0]
+    sizes = kernel_check.sizes_of(arguments, is_tiny=True)
+    problem = kernel_check.draw(device, torch.float32, 16, arguments | sizes)
+    monkeypatch.setattr(torch, 'randn', lambda *size, **options: pytest.fail('drawn'))
+    _, plain = kernel_check.functions_of(arguments)
+    assert kernel_check.time_step(plain, problem, device) > 0
