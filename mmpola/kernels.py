@@ -1,4 +1,4 @@
-"""Check the kernels in a process of their own, and keep the record that `backend='auto'` follows.
+"""Check the kernels in processes of their own, and keep the record that `backend='auto'` follows.
 
 `mmpola gpu` shows the result; `mmpola train`, `test` and `predict` call `ensure_checked` first.
 """
@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Collection, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
+from pathlib import Path
 
 import torch
 from filelock import FileLock
@@ -19,28 +23,56 @@ from tqdm import tqdm
 
 from mmpola.checkpoint.write import write_atomically
 from mmpola.ops import triton as triton_backend
-from mmpola.ops.kernel_check import DTYPES, HEAD_DIMS, all_cases, row_of
-from mmpola.ops.kernel_record import read_record, record_key, record_path, rows_by_case
+from mmpola.ops.kernel_check import (
+    DTYPES,
+    HEAD_DIMS,
+    NETWORK_HEAD_DIMS,
+    READY,
+    Case,
+    Row,
+    all_cases,
+    case_of,
+    row_of,
+)
+from mmpola.ops.kernel_record import (
+    float32_name,
+    read_record,
+    record_key,
+    record_path,
+    rows_by_case,
+)
 
 COMMAND = (sys.executable, '-m', 'mmpola.ops.kernel_check')
 """The child process."""
 
-LONGEST_CASE = 600.0
-"""Seconds after which a case that says nothing is ended."""
+LONGEST_CASE = 300.0
+"""Seconds after which a process that says nothing is ended; it may share its core with others."""
 
-Row = dict[str, Any]
+MOST_CHILDREN = 12
+BYTES_PER_CHILD = 2**31
+"""Memory of the GPU for each process: CUDA's own, and the tensors of a check."""
 
 
-def ensure_checked() -> None:
-    """Check the kernels on every kind of GPU here that has no record; print why if one cannot be.
+def ensure_checked(dtype: str) -> None:
+    """Check what networks need in a dtype on every kind of GPU here; print why if that fails.
 
-    Several processes that start together run one check: the others wait for its record.
+    What the record has already is not checked again. Several processes that start together run one
+    check: the others wait for its record.
+
+    Args:
+        dtype: of the tokens, such as 'float16'.
     """
     if triton_backend.missing():
         return
+    dtypes = {dtype}
+    if dtype == 'float32':
+        dtypes.add(float32_name(triton_backend.product_precision(torch.float32)))
+    cases = [
+        case for case in all_cases() if case.head_dim in NETWORK_HEAD_DIMS and case.dtype in dtypes
+    ]
     for device in different_gpus():
         try:
-            check_gpu(device)
+            check_gpu(device, cases)
         except (OSError, RuntimeError) as error:
             print(f'the kernels could not be checked, attention runs in plain PyTorch: {error}')
 
@@ -54,95 +86,199 @@ def different_gpus() -> list[torch.device]:
     return list(devices.values())
 
 
-def check_gpu(device: torch.device, again: bool = False) -> list[Row]:
-    """Return the record of a GPU; check its kernels if there is none.
+def check_gpu(device: torch.device, cases: list[Case], again: bool = False) -> list[Row]:
+    """Check the cases that the record of a GPU lacks, and return the record.
+
+    The record is written after each case: a check that is interrupted goes on where it was.
 
     Args:
         device: the GPU.
-        again: check although there is a record.
+        cases: what is needed.
+        again: check all of them, also those of the record.
 
     Raises:
         OSError: the record cannot be written.
-        RuntimeError: the child process cannot start.
+        RuntimeError: no child process can start, or somebody has stopped them.
     """
     key = record_key(device)
     path = record_path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix('.lock')):
-        rows = read_record(key)
-        if rows is None or again:
-            print(f'checking the kernels on {key["gpu"]}, once: a few minutes')
-            rows = run_check(device)
-            content = json.dumps({'key': key, 'rows': rows}, indent=1) + '\n'
-            write_atomically(path, content.encode())
-            rows_by_case.cache_clear()
-    return rows
+        rows = {case_of(row): row for row in read_record(key) or []}
+        wanted = [case for case in cases if again or case not in rows]
+        if wanted:
+            print(f'checking {len(wanted)} kernels on {key["gpu"]}, once', flush=True)
+        with closing(run_check(device, wanted)) as found:
+            for row in found:
+                rows[case_of(row)] = row
+                write_record(path, key, list(rows.values()))
+    return list(rows.values())
 
 
-def run_check(device: torch.device, is_tiny: bool = False) -> list[Row]:
-    """Check and time all cases in child processes; return a row for each.
+def write_record(path: Path, key: dict[str, str], rows: list[Row]) -> None:
+    """Replace the file of a record; `backend='auto'` follows it from now on."""
+    content = json.dumps({'key': key, 'rows': rows}, indent=1) + '\n'
+    write_atomically(path, content.encode())
+    rows_by_case.cache_clear()
 
-    A case whose process ends, hangs or prints something else is a row with the failure, and another
-    process goes on behind it.
+
+def run_check(
+    device: torch.device, cases: list[Case], is_tiny: bool = False
+) -> Generator[Row, None, None]:
+    """Check and time cases in child processes; yield the row of each once it is known.
+
+    Most of a check is compilation: the children share the checks, then one of them times the cases
+    that are right, alone on the GPU. What networks need is finished before the others begin.
 
     Raises:
-        RuntimeError: a process has ended before it began a case.
+        RuntimeError: no process can start, or somebody has stopped them.
     """
-    cases = all_cases()
-    rows: list[Row] = []
-    with tqdm(total=len(cases), desc='kernels', disable=None) as bar:
+    if not cases:
+        return
+    count = min(number_of_children(device), len(cases))
+    children = [Child(device, is_tiny) for _ in range(count)]
+    try:
+        # A GPU may have too little memory for all, or admit one process only.
+        ready = [child for child in children if child.is_ready()]
+        if not ready:
+            raise RuntimeError(children[0].last_words())
+        for of_networks in (True, False):
+            group = [row_of(case) for case in cases if case.is_of_networks == of_networks]
+            right = []
+            for row in share('check', group, ready):
+                if row['failure']:
+                    yield row
+                else:
+                    right.append(row)
+            right.sort(key=group.index)
+            yield from share('time', right, ready[:1])
+    finally:
+        for child in children:
+            child.stop()
 
-        def add(row: Row) -> None:
-            rows.append(row)
-            bar.update()
 
-        while len(rows) < len(cases):
-            first = len(rows)
-            begun, reason = run_child(device, first, is_tiny, add)
-            if len(rows) == len(cases):
-                break
-            if begun < len(rows):
-                if len(rows) == first:
-                    raise RuntimeError(reason)
-                continue  # it has ended between two cases
-            add({**row_of(cases[len(rows)]), 'failure': reason})
-    return rows
+def number_of_children(device: torch.device) -> int:
+    """Return how many processes have a core and enough of the GPU's memory each."""
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return max(1, min(MOST_CHILDREN, len(os.sched_getaffinity(0)), memory // BYTES_PER_CHILD))
 
 
-def run_child(
-    device: torch.device, first: int, is_tiny: bool, add: Callable[[Row], None]
-) -> tuple[int, str]:
-    """Run the cases from number `first` on in a process, and pass on each row.
+class Child:
+    """A process that does one task after the other."""
 
-    Returns:
-        The number of the last case that has begun, or -1; and how the process ended.
-    """
-    command = [*COMMAND, '--device', str(device), '--first', str(first)]
-    if is_tiny:
-        command.append('--tiny')
-    begun = -1
-    keys = row_of(all_cases()[0]).keys()
-    with tempfile.TemporaryFile('w+') as errors:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        assert child.stdout is not None
-        while True:
-            timer = threading.Timer(LONGEST_CASE, child.kill)
-            timer.start()
-            line = child.stdout.readline()
+    def __init__(self, device: torch.device, is_tiny: bool) -> None:
+        self.command = [*COMMAND, '--device', str(device)]
+        if is_tiny:
+            self.command.append('--tiny')
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, and do not wait until it is ready."""
+        self.errors = tempfile.TemporaryFile('w+', errors='replace')  # noqa: SIM115
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            errors='replace',
+            env={**os.environ, 'OMP_NUM_THREADS': '1'},
+        )
+
+    def is_ready(self) -> bool:
+        """Wait until the process has started; return False if it could not."""
+        return self.read(READY.keys()) is not None
+
+    def run(self, task: str, row: Row) -> Row:
+        """Return a row with the result of a task; how the process ended, if it did, is the failure.
+
+        After a failure the next task has a new process: nothing on the GPU works in a process after
+        an illegal address.
+
+        Raises:
+            RuntimeError: the new process cannot start, or somebody has stopped this one.
+        """
+        if self.process.poll() is not None:
+            self.start()
+            if not self.is_ready():
+                raise RuntimeError(self.last_words())
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # reading then finds that the process has ended
+            self.process.stdin.write(json.dumps([task, row]) + '\n')
+            self.process.stdin.flush()
+        found = self.read(row.keys())
+        if found is None:
+            found = row | {'failure': self.last_words()}
+        if found['failure']:
+            self.stop()
+        return found
+
+    def read(self, names: Collection[str]) -> Row | None:
+        """Return the next message that has these names; None if the process ends before.
+
+        It is ended after LONGEST_CASE seconds.
+        """
+        assert self.process.stdout is not None
+        timer = threading.Timer(LONGEST_CASE, self.process.kill)
+        timer.start()
+        try:
+            for line in self.process.stdout:
+                message = read_message(line)
+                if message.keys() == names:
+                    return message
+            return None
+        finally:
             timer.cancel()
-            if not line:
-                break
-            message = read_message(line)
-            if 'begun' in message:
-                begun = message['begun']
-            elif message.keys() == keys:
-                add(message)
-        status = child.wait()
-        errors.seek(0)
-        last_words = errors.read().strip().splitlines()
-    if last_words:
-        return begun, last_words[-1]
-    return begun, f'the process ended with status {status}'
+
+    def last_words(self) -> str:
+        """Return the last line of errors of a process that has ended, or its status.
+
+        Raises:
+            RuntimeError: somebody has stopped it, which says nothing about the kernels.
+        """
+        status = self.process.wait()
+        if status in (-signal.SIGINT, -signal.SIGTERM):
+            raise RuntimeError('the check was stopped')
+        self.errors.seek(0)
+        lines = self.errors.read().strip().splitlines()
+        if lines:
+            return lines[-1]
+        return f'the process ended with status {status}'
+
+    def stop(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+
+
+def share(task: str, rows: list[Row], children: list[Child]) -> Iterator[Row]:
+    """Do a task on every row, and yield each row that is done; the children work side by side."""
+    if not rows:
+        return
+    idle = list(children)
+
+    def run(row: Row) -> Row:
+        child = idle.pop()
+        found = child.run(task, row)
+        idle.append(child)
+        return found
+
+    with ThreadPoolExecutor(len(children)) as threads:
+        running = [threads.submit(run, row) for row in rows]
+        bar = tqdm(total=len(rows), desc=f'{task} kernels', disable=None)
+        try:
+            for done, future in enumerate(as_completed(running), 1):
+                bar.update()
+                if bar.disable and (done % 10 == 0 or done == len(rows)):  # no terminal
+                    print(f'{task} kernels: {done} of {len(rows)}', flush=True)
+                yield future.result()
+        except BaseException:  # Ctrl-C too
+            threads.shutdown(wait=False, cancel_futures=True)
+            for child in children:
+                child.stop()
+            raise
+        finally:
+            bar.close()
 
 
 def read_message(line: str) -> Row:

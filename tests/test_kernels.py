@@ -1,9 +1,13 @@
 """`mmpola gpu`: the check in child processes, which may fail in every way, and its record."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from dataclasses import asdict
+import textwrap
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,27 +15,31 @@ import torch
 from mmpola import kernels
 from mmpola.ops import kernel_record
 from mmpola.ops import triton as triton_backend
-from mmpola.ops.kernel_check import all_cases
+from mmpola.ops.kernel_check import Case, all_cases, case_of
 from tests.helpers.processes import environment
 
 CASES = all_cases()
 DEVICE = torch.device('cpu')
+GIGABYTE = 2**30
 
 CHILD = """
-import argparse, json, os, signal, sys, time
+import json, os, signal, sys, time
+from pathlib import Path
 
-parser = argparse.ArgumentParser()
-parser.add_argument('--device')
-parser.add_argument('--first', type=int)
-parser.add_argument('--tiny', action='store_true')
-args = parser.parse_args()
-with open({log!r}, 'a') as log:
-    log.write(f'{{args.first}}\\n')
-for number, case in enumerate({cases!r}):
-    if number < args.first:
-        continue
-    row = {{**case, 'failure': '', 'speedup': {{'784': 2.0, '16700': 3.0}}}}
-    print(json.dumps({{'begun': number}}), flush=True)
+log = Path({log!r})
+
+def note(word):
+    with log.open('a') as file:
+        file.write(f'{{word}}\\n')
+
+note('start')
+print('{{"ready": true}}', flush=True)
+for line in sys.stdin:
+    task, row = json.loads(line)
+    case = (row['operator'], row['head_dim'], row['dtype'])
+    note(f'{{task}} {{case}}')
+    if task == 'time':
+        row['speedup'] = {{'784': 2.0, '16700': 3.0}}
 {fault}
     print(json.dumps(row), flush=True)
 """
@@ -39,17 +47,17 @@ for number, case in enumerate({cases!r}):
 
 @pytest.fixture
 def child(monkeypatch, tmp_path):
-    """A function that replaces the child process by one with a fault; returns the file in which
-    each process writes its first case.
+    """A function that replaces the child process by one with a fault; returns what the processes
+    log: 'start', and each task with its case.
     """
 
-    def replace(fault=''):
-        log = tmp_path / 'starts'
+    def replace(fault='', number=1):
+        log = tmp_path / 'log'
         script = tmp_path / 'child.py'
-        script.write_text(
-            CHILD.format(log=str(log), fault=fault, cases=[asdict(case) for case in CASES])
-        )
+        script.write_text(CHILD.format(log=str(log), fault=textwrap.indent(fault, '    ')))
         monkeypatch.setattr(kernels, 'COMMAND', (sys.executable, str(script)))
+        monkeypatch.setattr(kernels, 'number_of_children', lambda device: number)
+        log.write_text('')
         return log
 
     return replace
@@ -62,20 +70,53 @@ def _gpu(monkeypatch, tmp_path):
     kernel_record.rows_by_case.cache_clear()
 
 
+def at(*numbers):
+    """Python that is true in the child for cases of CASES."""
+    cases = [(CASES[i].operator, CASES[i].head_dim, CASES[i].dtype) for i in numbers]
+    return f'case in {cases!r}'
+
+
+def check(cases=CASES):
+    """Check cases; return their rows in the order of CASES."""
+    rows = list(kernels.run_check(DEVICE, cases))
+    return sorted(rows, key=lambda row: CASES.index(case_of(row)))
+
+
 def failures(rows):
     return {number: row['failure'] for number, row in enumerate(rows) if row['failure']}
 
 
-def test_each_case_is_a_row(child):
-    starts = child()
-    rows = kernels.run_check(DEVICE)
-    assert [(row['operator'], row['head_dim'], row['dtype']) for row in rows] == [
-        (case.operator, case.head_dim, case.dtype) for case in CASES
-    ]
+def written():
+    """The rows of the record in the cache folder."""
+    key = kernel_record.record_key(DEVICE)
+    return kernel_record.read_record(key)
+
+
+def test_each_case_is_a_row_and_networks_come_first(child):
+    log = child()
+    rows = list(kernels.run_check(DEVICE, CASES))
+    assert [case_of(row) for row in rows] == CASES
     assert not failures(rows)
-    assert starts.read_text() == '0\n'
+    lines = log.read_text().splitlines()
+    assert lines[0] == 'start'
+    assert lines.count('start') == 1
+    tasks = [line.split()[0] for line in lines[1:]]
+    assert tasks == ['check'] * 16 + ['time'] * 16 + ['check'] * 44 + ['time'] * 44
+    first = {(case.head_dim, case.dtype) for case in CASES[:16]}
+    assert first == {(64, 'float16'), (64, 'bfloat16'), (32, 'float16'), (32, 'bfloat16')}
 
 
+def test_children_check_side_by_side_and_one_times_alone(child):
+    log = child("if task == 'check':\n    time.sleep(0.3)", number=8)
+    start = time.monotonic()
+    assert not failures(check(CASES[:16]))
+    assert time.monotonic() - start < 16 * 0.3
+    lines = log.read_text().splitlines()
+    assert lines[:8] == ['start'] * 8
+    assert lines.count('start') == 8
+
+
+@pytest.mark.parametrize('number', [1, 2])
 @pytest.mark.parametrize(
     ('fault', 'failure'),
     [
@@ -89,55 +130,140 @@ def test_each_case_is_a_row(child):
     ],
     ids=['killed', 'aborted', 'illegal', 'raised'],
 )
-def test_a_process_that_ends_is_a_row_and_another_goes_on(fault, failure, child):
-    starts = child(f'    if number in (3, 4):\n        {fault}')
-    rows = kernels.run_check(DEVICE)
-    assert len(rows) == len(CASES)
-    assert failures(rows) == {3: failure, 4: failure}
-    assert starts.read_text() == '0\n4\n5\n'
+def test_a_process_that_ends_is_a_row_and_another_goes_on(fault, failure, number, child):
+    log = child(f'if {at(3, 4)}:\n    {fault}', number)
+    assert failures(check(CASES[:16])) == {3: failure, 4: failure}
+    assert log.read_text().splitlines().count('start') in (number + 1, number + 2)
+
+
+def test_a_process_that_ends_while_it_times_is_a_row(child):
+    child(f"if task == 'time' and {at(0, 5)}:\n    os.abort()")
+    failure = 'the process ended with status -6'
+    assert failures(check(CASES[:16])) == {0: failure, 5: failure}
+
+
+def test_a_failure_ends_the_process_that_had_it(child):
+    log = child(f"if {at(2)}:\n    row['failure'] = 'AcceleratorError: illegal address'")
+    assert failures(check(CASES[:16])) == {2: 'AcceleratorError: illegal address'}
+    lines = log.read_text().splitlines()
+    assert [number for number, line in enumerate(lines) if line == 'start'] == [0, 4]
 
 
 def test_other_output_is_no_row(child):
-    child("    print('a warning'); print(7); print('{}'); print(json.dumps({'failure': 1}))")
-    rows = kernels.run_check(DEVICE)
-    assert len(rows) == len(CASES)
-    assert not failures(rows)
+    child(
+        "print('a warning'); print(7); print('{}'); print(json.dumps({'failure': 1}))\n"
+        "os.write(1, b'\\xff\\x00\\n')"
+    )
+    assert not failures(check(CASES[:16]))
 
 
 def test_a_process_that_hangs_is_ended(child, monkeypatch):
-    monkeypatch.setattr(kernels, 'LONGEST_CASE', 5.0)
-    child('    if number == 57:\n        time.sleep(600)')
-    rows = kernels.run_check(DEVICE)
-    assert failures(rows) == {57: 'the process ended with status -9'}
+    monkeypatch.setattr(kernels, 'LONGEST_CASE', 3.0)
+    child(f'if {at(13)}:\n    time.sleep(600)')
+    assert failures(check(CASES[:16])) == {13: 'the process ended with status -9'}
 
 
 def test_a_process_that_cannot_start_ends_the_check(child, tmp_path):
-    child()
+    child(number=3)
     (tmp_path / 'child.py').write_text("raise ImportError('no torch')")
     with pytest.raises(RuntimeError, match='ImportError: no torch'):
-        kernels.run_check(DEVICE)
+        check()
+
+
+def test_processes_that_the_gpu_does_not_admit_are_left_out(child, tmp_path):
+    log = child(number=3)
+    script = tmp_path / 'child.py'
+    only_one = f"open({str(tmp_path / 'used')!r}, 'x')  # fails for the second process\n"
+    script.write_text(only_one + script.read_text())
+    assert not failures(check(CASES[:16]))
+    assert log.read_text().splitlines().count('start') == 1
+
+
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
+def test_a_check_that_is_stopped_says_nothing_about_the_kernels(name, child):
+    child(f'if {at(3)}:\n    signal.signal(signal.SIGINT, signal.SIG_DFL)\n'
+          f'    os.kill(os.getpid(), signal.{name})')  # fmt: skip
+    with pytest.raises(RuntimeError, match='the check was stopped'):
+        kernels.check_gpu(DEVICE, CASES)
+    assert not failures(written() or [])
+
+
+def test_an_interrupted_check_goes_on_where_it_was(child):
+    log = child(f'if {at(40)}:\n    os.kill(os.getpid(), signal.SIGTERM)')
+    with pytest.raises(RuntimeError, match='the check was stopped'):
+        kernels.check_gpu(DEVICE, CASES)
+    assert [case_of(row) for row in written()] == CASES[:16]
+    log = child()
+    rows = kernels.check_gpu(DEVICE, CASES)
+    assert [case_of(row) for row in rows] == CASES
+    assert written() == rows
+    assert sum(line.startswith('check') for line in log.read_text().splitlines()) == 44
+
+
+def test_a_row_is_written_when_it_is_known(child, monkeypatch):
+    """A process that ends at once while a row is being timed loses that row only."""
+    child(
+        f"if task == 'time' and {at(5)}:\n"
+        '    time.sleep(1)  # until the row before is on the disk\n'
+        '    os.kill(os.getppid(), signal.SIGKILL)'
+    )
+    program = (
+        'import torch\n'
+        'from mmpola import kernels\n'
+        "torch.cuda.get_device_name = lambda device: 'Some GPU'\n"
+        f'kernels.COMMAND = {kernels.COMMAND!r}\n'
+        'kernels.number_of_children = lambda device: 2\n'
+        "kernels.check_gpu(torch.device('cpu'), kernels.all_cases())\n"
+    )
+    done = subprocess.run([sys.executable, '-c', program], env=environment())
+    assert done.returncode == -signal.SIGKILL
+    assert len(written()) == 5
 
 
 def test_the_record_is_read_again_until_something_changes(child, monkeypatch):
-    starts = child()
-    rows = kernels.check_gpu(DEVICE)
-    assert kernels.check_gpu(DEVICE) == rows
-    assert starts.read_text() == '0\n'
-    kernels.check_gpu(DEVICE, again=True)
-    assert starts.read_text() == '0\n0\n'
+    log = child()
+    rows = kernels.check_gpu(DEVICE, CASES)
+
+    def count():
+        return log.read_text().splitlines().count('start')
+
+    assert kernels.check_gpu(DEVICE, CASES) == rows
+    assert count() == 1
+    kernels.check_gpu(DEVICE, CASES, again=True)
+    assert count() == 2
     monkeypatch.setattr(kernel_record, 'kernels_hash', lambda: 'other kernels')
-    kernels.check_gpu(DEVICE)
-    assert starts.read_text() == '0\n0\n0\n'
+    kernels.check_gpu(DEVICE, CASES)
+    assert count() == 3
+
+
+@pytest.mark.parametrize('length', [0, 20, 2000])
+def test_a_record_that_is_cut_off_is_made_again(length, child):
+    child()
+    rows = kernels.check_gpu(DEVICE, CASES)
+    path = kernel_record.record_path(kernel_record.record_key(DEVICE))
+    path.write_text(path.read_text()[:length])
+    assert kernels.check_gpu(DEVICE, CASES) == rows
+    assert written() == rows
+
+
+def test_an_old_record_stays_until_rows_replace_it(child):
+    child()
+    kernels.check_gpu(DEVICE, CASES)
+    child(f"row['speedup'] = {{'784': 5.0}}\nif {at(2)}:\n    os.kill(os.getpid(), signal.SIGTERM)")
+    with pytest.raises(RuntimeError):
+        kernels.check_gpu(DEVICE, CASES, again=True)
+    assert len(written()) == len(CASES)
 
 
 def test_processes_that_start_together_run_one_check(child, tmp_path):
-    starts = child('    time.sleep(0.02)')
+    log = child('time.sleep(0.02)')
     program = (
         'import sys, torch\n'
         'from mmpola import kernels\n'
         "torch.cuda.get_device_name = lambda device: 'Some GPU'\n"
         f'kernels.COMMAND = (sys.executable, {str(tmp_path / "child.py")!r})\n'
-        "print(len(kernels.check_gpu(torch.device('cpu'))))\n"
+        'kernels.number_of_children = lambda device: 1\n'
+        "print(len(kernels.check_gpu(torch.device('cpu'), kernels.all_cases())))\n"
     )
     processes = [
         subprocess.Popen(
@@ -150,7 +276,7 @@ def test_processes_that_start_together_run_one_check(child, tmp_path):
     ]
     outputs = [process.communicate()[0] for process in processes]
     assert all(output.splitlines()[-1] == str(len(CASES)) for output in outputs)
-    assert starts.read_text() == '0\n'
+    assert log.read_text().splitlines().count('start') == 1
 
 
 def test_ensure_checked_says_what_went_wrong_and_goes_on(child, monkeypatch, capsys, tmp_path):
@@ -158,20 +284,68 @@ def test_ensure_checked_says_what_went_wrong_and_goes_on(child, monkeypatch, cap
     (tmp_path / 'child.py').write_text("raise ImportError('no torch')")
     monkeypatch.setattr(triton_backend, 'missing', list)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    kernels.ensure_checked()
-    assert (
-        'the kernels could not be checked, attention runs in plain PyTorch: ImportError: no torch'
-        in capsys.readouterr().out
-    )
-    starts = child()
-    kernels.ensure_checked()
-    kernels.ensure_checked()
-    assert starts.read_text() == '0\n'
+    problem = 'the kernels could not be checked, attention runs in plain PyTorch: '
+    kernels.ensure_checked('float16')
+    assert f'{problem}ImportError: no torch' in capsys.readouterr().out
+    (tmp_path / 'file').touch()
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+    kernels.ensure_checked('float16')
+    assert f'{problem}[Errno 20] Not a directory' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'tf32', 'dtypes'),
+    [
+        ('float16', False, {'float16'}),
+        ('bfloat16', True, {'bfloat16'}),
+        ('float32', False, {'float32'}),
+        ('float32', True, {'float32', 'float32 in tf32'}),
+    ],
+)
+def test_ensure_checked_runs_once_what_networks_need(dtype, tf32, dtypes, child, monkeypatch):
+    log = child()
+    monkeypatch.setattr(triton_backend, 'missing', list)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    precision = 'tf32' if tf32 else 'ieee'
+    monkeypatch.setattr(triton_backend, 'product_precision', lambda dtype: precision)
+    kernels.ensure_checked(dtype)
+    kernels.ensure_checked(dtype)
+    assert {(row['head_dim'], row['dtype']) for row in written()} == {
+        (head_dim, name) for head_dim in (32, 64) for name in dtypes
+    }
+    assert log.read_text().splitlines().count('start') == 1
+
+
+def test_without_a_terminal_there_is_a_line_per_ten_cases(child, capfd):
+    child(number=2)
+    kernels.check_gpu(DEVICE, CASES)
+    output, errors = capfd.readouterr()
+    assert output.splitlines() == [
+        'checking 60 kernels on Some GPU, once',
+        *(f'{task} kernels: {done} of 16' for task in ('check', 'time') for done in (10, 16)),
+        *(
+            f'{task} kernels: {done} of 44'
+            for task in ('check', 'time')
+            for done in (10, 20, 30, 40, 44)
+        ),
+    ]
+    assert errors == ''
+
+
+@pytest.mark.parametrize(
+    ('cores', 'gigabytes', 'number'), [(2, 80, 2), (64, 80, 12), (64, 7.6, 3), (1, 1, 1)]
+)
+def test_a_child_needs_a_core_and_memory(cores, gigabytes, number, monkeypatch):
+    properties = SimpleNamespace(total_memory=int(gigabytes * GIGABYTE))
+    monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: properties)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda process: set(range(cores)))
+    assert kernels.number_of_children(DEVICE) == number
 
 
 def test_the_table_shows_speed_and_failures(child):
-    child("    if number == 1:\n        row['failure'] = 'two runs differ in the output'")
-    lines = kernels.table(kernels.run_check(DEVICE)).splitlines()
+    failed = CASES.index(Case('power', 16, 'bfloat16'))
+    child(f"if {at(failed)}:\n    row['failure'] = 'two runs differ in the output'")
+    lines = kernels.table(check()).splitlines()
     assert lines[0].endswith('float16          bfloat16           float32   float32 in tf32')
     row = ' '.join(lines[1].split())
     assert row == 'power 16 2.0 / 3.0 failed 2.0 / 3.0 2.0 / 3.0'
@@ -187,14 +361,14 @@ def test_without_a_gpu_there_is_one_line(run_tool):
 
 @pytest.mark.slow
 def test_the_check_itself_in_the_interpreter(monkeypatch):
-    """The last cases, a kernel without tensor cores, in a real child process."""
+    """Kernels without tensor cores, in real child processes."""
     if not triton_backend.HAS_TRITON:
         pytest.skip('triton is not installed')
     monkeypatch.setenv('TRITON_INTERPRET', '1')
-    rows = []
-    begun, reason = kernels.run_child(DEVICE, len(CASES) - 2, True, rows.append)
-    assert begun == len(CASES) - 1, reason
-    assert [row['dtype'] for row in rows] == ['bfloat16', 'float32']
+    monkeypatch.setattr(kernels, 'number_of_children', lambda device: 1)
+    cases = [Case('mix_and_gate', 32, 'bfloat16'), Case('mix_and_gate', 16, 'float32')]
+    rows = list(kernels.run_check(DEVICE, cases, is_tiny=True))
+    assert [case_of(row) for row in rows] == cases
     for row in rows:
         assert row['failure'] == ''
         assert row['speedup'].keys() == {'784', '16700'}

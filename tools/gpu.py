@@ -2,10 +2,11 @@
 
     mmpola gpu [--again]                     or: python tools/gpu.py
 
-A process of its own runs every kernel forward and backward, compares it with float64, and times it
-against plain PyTorch. `backend='auto'` uses the kernels that are right and faster. The record is
-kept in ~/.cache/mmpola/kernels until GPU, torch, triton or the kernels change. `mmpola train`,
-`test` and `predict` run the check by themselves if there is no record.
+Processes of their own run every kernel forward and backward, compare it with float64, and time it
+against plain PyTorch: a minute with 12 cores, which compile. `backend='auto'` uses the kernels that
+are right and faster. The record in ~/.cache/mmpola/kernels is written row by row, so that an
+interrupted check goes on where it was, and holds until GPU, torch, triton or the kernels change.
+`mmpola train`, `test` and `predict` check by themselves what they need and the record lacks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 from mmpola.kernels import check_gpu, different_gpus, table
 from mmpola.messages import UsageError, run_main
 from mmpola.ops import triton as backend
+from mmpola.ops.kernel_check import all_cases
 from mmpola.ops.kernel_record import MEASURED_TOKENS, record_key, record_path
 
 
@@ -33,7 +35,10 @@ def main() -> None:
         raise UsageError(f'no GPU to check: {"; ".join(reasons)}')
     for device in different_gpus():
         key = record_key(device)
-        rows = check_gpu(device, args.again)
+        try:
+            rows = check_gpu(device, all_cases(), args.again)
+        except (OSError, RuntimeError) as error:
+            raise UsageError(f'the kernels could not be checked: {error}') from error
         short, long = MEASURED_TOKENS
         print(f'{key["gpu"]}, torch {key["torch"]}, triton {key["triton"]}')
         print(f'times as fast as plain PyTorch, a step at {short:,} / {long:,} tokens:')

@@ -78,7 +78,8 @@ def main() -> None:
     outputs = [path for image in images for path in result_files(image, args.out).values()]
     check_outputs(outputs, args.overwrite, images)
     checkpoint = read_checkpoint_for(args.checkpoint, model)
-    ensure_checked()
+    if args.device != 'cpu':
+        ensure_checked('float32')
     model = load_model(model, checkpoint).to(args.device)
     if args.compile is not None:
         compile_backbone(unwrapped(model), args.compile)

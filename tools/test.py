@@ -68,7 +68,7 @@ def main() -> None:
     lines = check_data(cfg, splits=('test',)).lines()
     if place(cfg.launcher).rank == 0:
         print(*lines, sep='\n')
-    ensure_checked()
+    ensure_checked('float32')
     evaluate(cfg, checkpoint, lines)
 
 

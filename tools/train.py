@@ -23,6 +23,7 @@ from mmpola.engine.config import (
     load_config,
     request_compilation,
     scale_learning_rate,
+    training_dtype,
     use_mixed_precision,
 )
 from mmpola.engine.processes import place
@@ -99,7 +100,7 @@ def main() -> None:
     lines = check_data(cfg, splits=('train', 'val'), model=model).lines()
     if place(cfg.launcher).rank == 0:
         print(*lines, sep='\n')
-    ensure_checked()
+    ensure_checked(training_dtype(cfg))
     train(cfg, model, args.overwrite, resumed.classes, lines)
 
 

@@ -20,7 +20,7 @@ from mmengine.runner import FlexibleRunner, Runner
 from mmengine.utils import get_object_from_string
 
 from mmpola.commands import missing_config
-from mmpola.config_contents import nodes
+from mmpola.config_contents import nodes, type_name
 from mmpola.engine.processes import place
 from mmpola.engine.types import library
 from mmpola.messages import UsageError, first_line, listed
@@ -272,6 +272,14 @@ def use_mixed_precision(cfg: Config, dtype: str) -> None:
         wrapper.loss_scale = 'dynamic'
     else:
         wrapper.loss_scale = 1.0  # bfloat16 has the range of float32: gradients need no scale
+
+
+def training_dtype(cfg: Config) -> str:
+    """Return the dtype in which networks compute a training step on a GPU, such as 'float16'."""
+    wrapper = cfg.optim_wrapper
+    if type_name(wrapper.get('type')) == 'AmpOptimWrapper':
+        return wrapper.get('dtype') or 'float16'
+    return 'float32'
 
 
 def scale_learning_rate(cfg: Config) -> None:

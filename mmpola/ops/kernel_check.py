@@ -1,9 +1,10 @@
-"""Check and time every kernel on one GPU: what the child process of `mmpola gpu` runs.
+"""Check and time kernels on one GPU: what the child processes of `mmpola gpu` run.
 
     python -m mmpola.ops.kernel_check --device cuda:0
 
-Prints a line of JSON when a case begins, and one with its result. A kernel that ends the process
-takes nothing with it: the parent, `mmpola.kernels`, goes on behind the case that had begun.
+Prints READY as a line of JSON. Then it reads lines with a task and a row of the record, and prints
+each row with what it has found. A kernel that ends the process takes nothing with it: the parent,
+`mmpola.kernels`, notes the row as failed and starts another process.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import mix_and_gate_triton, polarity_attention_triton
 
 Arguments = dict[str, Any]
+Row = dict[str, Any]
 
 MARGIN = 20
 """Allowed multiple of BACKEND_EXCESS, which was measured without a GPU's exp2 and log2."""
@@ -47,6 +49,11 @@ DTYPES = {
 """Name in the record -> dtype of the tokens, and whether torch's tf32 switch is on."""
 
 HEAD_DIMS = (16, 32, 64, PADDED_HEAD_DIM)
+NETWORK_HEAD_DIMS = (32, 64)
+"""Those of the published networks that the kernels support."""
+
+READY = {'ready': True}
+"""The first message of a process whose GPU answers."""
 
 # Enough tokens that several programs share a head, and enough heads that each program loops over
 # several blocks, the last one partly filled.
@@ -87,9 +94,14 @@ class Case:
     head_dim: int
     dtype: str
 
+    @property
+    def is_of_networks(self) -> bool:
+        """Whether published networks need it in mixed precision."""
+        return self.head_dim in NETWORK_HEAD_DIMS and self.dtype in ('float16', 'bfloat16')
+
 
 def all_cases() -> list[Case]:
-    """List the rows of a record."""
+    """List the rows of a record: what networks need first, and what compiles longest."""
     cases = []
     for operator in CHECKED:
         for head_dim in HEAD_DIMS:
@@ -97,12 +109,17 @@ def all_cases() -> list[Case]:
                 # mix_and_gate multiplies no matrices: the switch does not concern it
                 if operator != 'mix_and_gate' or dtype != float32_name('tf32'):
                     cases.append(Case(operator, head_dim, dtype))
-    return cases
+    return sorted(cases, key=lambda case: (not case.is_of_networks, -case.head_dim))
 
 
-def row_of(case: Case) -> dict[str, Any]:
+def row_of(case: Case) -> Row:
     """Return the row of a case before it has run."""
     return {**asdict(case), 'failure': '', 'speedup': {}}
+
+
+def case_of(row: Row) -> Case:
+    """Return the case of a row."""
+    return Case(row['operator'], row['head_dim'], row['dtype'])
 
 
 def functions_of(arguments: Arguments) -> tuple[Callable[[Any], Tensor], Callable[[Any], Tensor]]:
@@ -216,24 +233,34 @@ def time_step(function: Callable[[Any], Tensor], problem: Problem, device: torch
     return 1000 * (time.perf_counter() - start)
 
 
-def run_case(device: torch.device, case: Case, is_tiny: bool) -> dict[str, Any]:
-    """Check and time a case; return its row of the record."""
-    row = row_of(case)
+def check_case(device: torch.device, case: Case, is_tiny: bool) -> Row:
+    """Check a case on all its problems; return the 'failure' of its row."""
+    for arguments in CHECKED[case.operator]:
+        sizes = sizes_of(arguments, is_tiny)
+        found = check(device, case.dtype, case.head_dim, arguments | sizes, MARGIN)
+        if found['failure']:
+            return {'failure': found['failure']}
+    return {'failure': ''}
+
+
+def time_case(device: torch.device, case: Case, is_tiny: bool) -> Row:
+    """Time a case; return the 'speedup' of its row, by the number of tokens."""
+    sizes = sizes_of(CHECKED[case.operator][0], is_tiny)
+    times = {}
+    for tokens in MEASURED_TOKENS:
+        times[str(tokens)] = float(f'{speedup(device, case, tokens, sizes):.3g}')
+    return {'speedup': times}
+
+
+TASKS = {'check': check_case, 'time': time_case}
+
+
+def run_task(task: str, device: torch.device, row: Row, is_tiny: bool) -> Row:
+    """Return a row with the result of a task of TASKS, or with the error that it raised."""
     try:
-        for arguments in CHECKED[case.operator]:
-            found = check(
-                device, case.dtype, case.head_dim, arguments | sizes_of(arguments, is_tiny), MARGIN
-            )
-            if found['failure']:
-                row['failure'] = found['failure']
-                return row
-        first = CHECKED[case.operator][0]
-        for tokens in MEASURED_TOKENS:
-            times = speedup(device, case, tokens, sizes_of(first, is_tiny))
-            row['speedup'][str(tokens)] = float(f'{times:.3g}')
+        return row | TASKS[task](device, case_of(row), is_tiny)
     except Exception as error:  # compilers and drivers may raise anything
-        row['failure'] = f'{type(error).__name__}: {error}'.splitlines()[0]
-    return row
+        return row | {'failure': f'{type(error).__name__}: {error}'.splitlines()[0]}
 
 
 def sizes_of(arguments: Arguments, is_tiny: bool) -> Arguments:
@@ -253,19 +280,18 @@ def is_usable(device: torch.device) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Check and time every kernel on one GPU')
+    parser = argparse.ArgumentParser(description='Check and time kernels on one GPU')
     parser.add_argument('--device', required=True, help='such as cuda:0')
-    parser.add_argument('--first', type=int, default=0, help='number of the first case')
     parser.add_argument('--tiny', action='store_true', help="small sizes, for Triton's interpreter")
     args = parser.parse_args()
     device = torch.device(args.device)
-    for number, case in enumerate(all_cases()):
-        if number < args.first:
-            continue
-        print(json.dumps({'begun': number}), flush=True)
-        print(json.dumps(run_case(device, case, args.tiny)), flush=True)
-        if not is_usable(device):
-            sys.exit('the GPU does not answer any more')
+    if not is_usable(device):
+        sys.exit('the GPU does not answer')
+    print(json.dumps(READY), flush=True)
+    for line in sys.stdin:
+        task, row = json.loads(line)
+        found = json.dumps(run_task(task, device, row, args.tiny))
+        print(f'\n{found}', flush=True)  # a library may have begun a line
 
 
 if __name__ == '__main__':

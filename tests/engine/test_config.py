@@ -228,6 +228,18 @@ def test_amp_without_a_gpu(given, monkeypatch):
         amp('float16', default_scope='mmseg')
 
 
+@pytest.mark.parametrize(
+    ('wrapper', 'dtype'),
+    [
+        ({'type': 'OptimWrapper'}, 'float32'),
+        ({'type': 'mmengine.AmpOptimWrapper'}, 'float16'),
+        ({'type': 'AmpOptimWrapper', 'dtype': 'bfloat16'}, 'bfloat16'),
+    ],
+)
+def test_the_dtype_of_a_training_step(wrapper, dtype):
+    assert config.training_dtype(Config({'optim_wrapper': wrapper})) == dtype
+
+
 def test_a_learning_rate_is_scaled_from_a_known_batch_size():
     cfg = Config({'auto_scale_lr': {'base_batch_size': 16}})
     config.scale_learning_rate(cfg)

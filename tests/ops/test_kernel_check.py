@@ -48,8 +48,10 @@ def test_the_kernels_pass(operator):
     """In Triton's interpreter on the CPU, or on a GPU."""
     is_interpreted = not torch.cuda.is_available()
     device = torch.device('cpu' if is_interpreted else 'cuda')
-    row = kernel_check.run_case(device, Case(operator, 16, 'float16'), is_interpreted)
-    assert row['failure'] == ''
+    row = kernel_check.row_of(Case(operator, 16, 'float16'))
+    for task in kernel_check.TASKS:
+        row = kernel_check.run_task(task, device, row, is_interpreted)
+        assert row['failure'] == ''
     assert list(row['speedup']) == [str(tokens) for tokens in MEASURED_TOKENS]
     assert min(row['speedup'].values()) > 0
 
@@ -59,7 +61,8 @@ def test_a_case_that_raises_is_a_row(monkeypatch):
         raise ValueError('no such instruction\nof this GPU')
 
     monkeypatch.setattr(kernel_check, 'check', fail)
-    row = kernel_check.run_case(torch.device('cpu'), Case('exp', 32, 'bfloat16'), True)
+    row = kernel_check.row_of(Case('exp', 32, 'bfloat16'))
+    row = kernel_check.run_task('check', torch.device('cpu'), row, True)
     assert row['failure'] == 'ValueError: no such instruction'
     assert row['speedup'] == {}
 
