@@ -24,8 +24,10 @@ from mmpola.ops.reference import (
     token_level,
 )
 
-LOG2_OF_ZERO = -1100
-"""Stands for log2(0): finite, so that 0 * log(0) is 0, and exp2(p * LOG2_OF_ZERO) is 0."""
+LOG2_OF_ZERO = -1e30
+"""Stands for log2(0): finite, so that 0 * log(0) is 0, and exp2(p * LOG2_OF_ZERO) is 0, also for p
+near 0.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,7 @@ class PowerMap(FeatureMap):
     float16 inputs stays below 65504^5 = 1e24.
 
     Args:
-        exponent: p, [H, D], greater than 1.
+        exponent: p, [H, D], positive; for p <= 1 too the slope at x = 0 is taken as 0.
         scale: s, [H, D], positive; None for 1.
     """
 

@@ -218,13 +218,12 @@ def test_chunks_equal_the_reference(kind, with_rotary, monkeypatch):
         torch.testing.assert_close(in_chunks, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_gradients_are_zero_at_zero_and_computed_only_where_wanted():
+@pytest.mark.parametrize('power', [1.001, 1.0, 0.1])  # steep near 0, yet 0 at 0
+def test_gradients_are_zero_at_zero_and_computed_only_where_wanted(power):
     q, k, v = draw()
     q[:, 0] = 0
     q.requires_grad_()
-    exponent = torch.full(
-        (3, 4), 1.001, dtype=torch.float64, requires_grad=True
-    )  # steep near 0, yet 0 at 0
+    exponent = torch.full((3, 4), power, dtype=torch.float64, requires_grad=True)
     polarity_attention(q, k, v, PowerMap(exponent)).sum().backward()
     assert q.grad[:, 0].abs().max() == 0
     assert q.grad[:, 1:].abs().min() > 0
@@ -241,6 +240,22 @@ def test_gradients_are_zero_at_zero_and_computed_only_where_wanted():
         polarity_attention(q, k.requires_grad_(), v, feature_map).sum(), k
     )
     torch.testing.assert_close(alone, keys.sum(0))
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('power', [1.0, 0.1])
+def test_chunks_equal_the_reference_next_to_zeros_with_small_exponents(power, dtype):
+    q, k, v = (x.relu().requires_grad_() for x in draw(dtype=dtype))
+    exponent = torch.full((3, 4), power, dtype=dtype, requires_grad=True)
+    leaves = (q, k, v, exponent)
+    grad = torch.randn(q.shape, dtype=dtype)
+    inputs = AttentionInputs(q, k, v, PowerMap(exponent), None, None, 1e-6)
+    recorded = polarity_attention_reference(inputs)
+    in_chunks = polarity_attention(q, k, v, PowerMap(exponent))
+    torch.testing.assert_close(in_chunks, recorded)
+    expected = torch.autograd.grad(recorded, leaves, grad)
+    for found, gradient in zip(torch.autograd.grad(in_chunks, leaves, grad), expected, strict=True):
+        torch.testing.assert_close(found, gradient)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])

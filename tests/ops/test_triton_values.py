@@ -159,7 +159,10 @@ def test_a_nan_in_the_incoming_gradient_is_kept(kind):
         assert not found[what][..., 0, :].isnan().any()
 
 
-@pytest.mark.parametrize(('kind', 'exponent'), [('power', None), ('power', 1.001), ('exp', None)])
+@pytest.mark.parametrize(
+    ('kind', 'exponent'),
+    [('power', None), ('power', 1.001), ('power', 1.0), ('power', 0.5), ('exp', None)],
+)
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
 def test_gradients_at_zero_are_zero(kind, exponent, dtype):
     tensors = draw_leaves(16, 20, 20, kind, dtype, position=False, heads=1)
@@ -173,3 +176,19 @@ def test_gradients_at_zero_are_zero(kind, exponent, dtype):
         if dtype == torch.float32:  # half precision may underflow
             assert found[what][:, 1:].abs().min() > 0
     assert torch.isfinite(found['parameter']).all()
+
+
+@pytest.mark.usefixtures('hardware_tf32')
+@pytest.mark.parametrize('exponent', [1.0, 0.5])
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
+def test_exponents_of_one_and_below_are_exact_next_to_zeros(exponent, dtype):
+    leaves = draw_leaves(16, 20, 30, 'power', dtype, position=False)
+    leaves[0].relu_()
+    leaves[1].relu_()
+    leaves[4].fill_(exponent)
+    grad = torch.randn_like(leaves[0])
+    found = results(leaves, 'power', grad)
+    exact = results(leaves, 'power', grad, backend='torch', dtype=torch.float64)
+    for what, x in exact.items():
+        error = (found[what].double() - x).norm() / x.norm()
+        assert error < (1e-2 if dtype == torch.float16 else 2e-5), what

@@ -47,7 +47,7 @@ LaunchTable = dict[tuple[str, int], Launch]
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 SMALLEST_NORMAL = tl.constexpr(2.0**-126)
-# Stands for log2(0): the slope 2^((p - 1) log2|x|) is then 0, even for p near 1
+# Stands for log2(0): the power 2^(p log2|x|) is then 0, even for p near 0
 LOG2_FLOOR = tl.constexpr(-1e30)
 # The interpreter has neither libdevice nor inline assembly
 COMPILED = tl.constexpr(not IS_INTERPRETED)

@@ -18,6 +18,7 @@ from torch import Tensor
 from mmpola.ops.triton.blocks import (
     FUSION_OPTIONS,
     LN_2,
+    LOG2_FLOOR,
     SMALLEST_NORMAL,
     Launch,
     LaunchTable,
@@ -67,9 +68,13 @@ def power(x, b_exponent, b_offset, PRECISION: tl.constexpr):
 
 @triton.jit
 def power_slope(x, b_exponent, b_log2_scale, b_shift, PRECISION: tl.constexpr):
-    """Compute a / |x|, where a is |x|^p 2^-shift, and log2(|x| / s), each [BN, BD] (E18)."""
+    """Compute a / |x|, where a is |x|^p 2^-shift, and log2(|x| / s), each [BN, BD] (E18).
+
+    At x = 0 the slope is 0, also for p <= 1.
+    """
     b_log2 = log2_of_magnitude(x, PRECISION)
     b_slope = tl.exp2((b_exponent - 1.0)[None, :] * b_log2 - b_shift[None, :])
+    b_slope = tl.where(b_log2 == LOG2_FLOOR, 0.0, b_slope)
     b_scaled_log2 = b_log2 - b_log2_scale[None, :]
     return b_slope, b_scaled_log2
 
