@@ -279,6 +279,8 @@ def training_dtype(cfg: Config) -> str:
     wrapper = cfg.optim_wrapper
     if type_name(wrapper.get('type')) == 'AmpOptimWrapper':
         return wrapper.get('dtype') or 'float16'
+    if type_name(wrapper.get('type')) == 'BFloat16OptimWrapper':
+        return 'bfloat16'
     return 'float32'
 
 

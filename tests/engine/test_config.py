@@ -234,6 +234,7 @@ def test_amp_without_a_gpu(given, monkeypatch):
         ({'type': 'OptimWrapper'}, 'float32'),
         ({'type': 'mmengine.AmpOptimWrapper'}, 'float16'),
         ({'type': 'AmpOptimWrapper', 'dtype': 'bfloat16'}, 'bfloat16'),
+        ({'type': 'mmpola.BFloat16OptimWrapper'}, 'bfloat16'),
     ],
 )
 def test_the_dtype_of_a_training_step(wrapper, dtype):
