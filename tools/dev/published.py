@@ -2,8 +2,8 @@
 
 tools/dev/model_table.py writes them into README.md and docs/. A row of the file has accuracies in
 percent, parameters in millions and multiply-accumulates in thousand millions (at 224 x 224), all as
-the source prints them; 'shown in' names the tables of README.md and docs/choose.md, and
-the plot.
+the source prints them; 'shown in' names the tables of README.md and docs/choose.md, and the
+plot.
 """
 
 from __future__ import annotations
