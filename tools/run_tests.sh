@@ -24,8 +24,6 @@ bash tools/install.sh --dev
 # One thread per test process: OpenMP threads of several processes on few cores wait for each other.
 workers=${PYTEST_WORKERS:-$(env -u OMP_NUM_THREADS nproc)} # nproc would count OMP_NUM_THREADS
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# Recorded steps are compared: with AVX-512, oneDNN's convolutions round differently, which moved a gradient by 0.1 %.
-export ONEDNN_MAX_CPU_ISA="${ONEDNN_MAX_CPU_ISA:-AVX2}"
 
 # A file's tests stay in one process, so that its training runs are shared; the kernels' have none.
 run() { .venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"; }

@@ -1,5 +1,7 @@
 """Export of whole detectors, with a dense head and with two stages, on small models."""
 
+import copy
+
 import cv2
 import onnxruntime
 import pytest
@@ -284,16 +286,22 @@ def assert_finds_what_pytorch_finds(session, model, pixels):
     """Compare an image that the program was not compared on when it was written.
 
     These random networks multiply the rounding of float32 more than trained ones do, which agree to
-    1e-4 pixels.
+    1e-4 pixels, and by an amount that depends on the processor. So the program may be four times as
+    far from the network in float64 as PyTorch in float32 is, or 1e-3 pixels and 1e-5 of a score.
     """
     expected = predict(model, pixels)
     values = session.run(None, {'images': pixels.flip(0)[None].numpy()})
     found = {name: torch.from_numpy(x) for name, x in zip(expected, values, strict=True)}
+    exact_model = copy.deepcopy(model).double()
     if 'masks' in expected:
         found['masks'] = pasted_masks(model, found, SIZE)
-    box_error, score_error = compare_objects(found, expected)
-    assert box_error < 1e-3
-    assert score_error < 1e-5
+        exact_model.roi_head.mask_head = None  # mmdet pastes masks in float32 only
+    compare_objects(found, expected)  # their masks too
+    exact = predict(exact_model, pixels.double())
+    box_error, score_error = compare_objects(found, exact)
+    rounding_of_boxes, rounding_of_scores = compare_objects(expected, exact)
+    assert box_error < max(4 * rounding_of_boxes, 1e-3)
+    assert score_error < max(4 * rounding_of_scores, 1e-5)
 
 
 def run_lines_of_the_page(root, with_masks):
