@@ -24,28 +24,18 @@ class MixAndGate(nn.Conv2d):
         padding = kernel_size // 2
         super().__init__(channels, channels, kernel_size, padding=padding, groups=channels)
 
-    def forward(
-        self,
-        attended: Tensor,
-        values: Tensor | None = None,
-        gate: Tensor | None = None,
-        grid: Grid | None = None,
-        backend: str = 'auto',
+    def forward(  # type: ignore[override]  # the fused operator has more inputs
+        self, attended: Tensor, values: Tensor, gate: Tensor, grid: Grid, backend: str = 'auto'
     ) -> Tensor:
-        """Compute `mmpola.ops.mix_and_gate`; with one argument, be an ordinary convolution.
+        """Compute `mmpola.ops.mix_and_gate` -> [B, N, C].
 
         Args:
-            attended: o [B, N, H, D]; a map [B, channels, h, w] if it is the only argument.
+            attended: o [B, N, H, D].
             values: v [B, N, H, D].
             gate: g [B, N, C].
             grid: (h, w) of the tokens.
             backend: of the operator.
-
-        Returns:
-            [B, N, C].
         """
-        if values is None or gate is None or grid is None:
-            return super().forward(attended)
         return mix_and_gate(attended, values, gate, self.weight, self.bias, grid, backend=backend)
 
 
