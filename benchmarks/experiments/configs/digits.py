@@ -18,3 +18,9 @@ test_dataloader = dict(
     **one_process, dataset=dict(**pictures, classes=None, places=(0, 4, 8, 12, 16))
 )
 randomness = dict(seed=0)
+
+from_random_weights = dict(
+    # Linear layers this narrow learn slowly from the usual standard deviation of 0.02.
+    init_cfg=dict(type='Xavier', layer='Linear', distribution='uniform'),
+    backbone=dict(init_cfg=None),
+)
