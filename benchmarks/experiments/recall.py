@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
+from benchmarks.experiments.figures import panels
 from benchmarks.experiments.plan import SEEDS
 from benchmarks.experiments.results import save
 from benchmarks.experiments.running import CODE, machine
@@ -348,40 +349,30 @@ def block(records: dict[str, Record], figure: Path) -> str:
 
 def draw(records: dict[str, Record], path: Path) -> None:
     """Draw the accuracy over the number of pairs, and the curves of `CHOICE` pairs."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot
-
-    pyplot.rcParams['font.size'] = 12
-    figure, (over_pairs, curves) = pyplot.subplots(2, 1, figsize=(6.4, 8.4), layout='constrained')
-    for variant, (name, _) in VARIANTS.items():
-        kind, _, gate = variant.partition('_')
-        style: dict[str, Any] = {'color': COLOURS[kind], 'linestyle': LINES[gate]}
-        points = []
-        for pairs in PAIRS:
-            tested = [record['test'] for record in records_of(variant, pairs, records)]
-            if tested:
-                points.append((pairs, mean(tested)))
-                over_pairs.plot([pairs] * len(tested), tested, '.', color=COLOURS[kind])
-        if not points:
-            continue
-        over_pairs.plot(*zip(*points, strict=True), label=name, **style)
-        for record in records_of(variant, CHOICE, records):
-            curves.plot(*zip(*record['validation'], strict=True), linewidth=1.2, **style)
-    over_pairs.set_xscale('log', base=2)
-    over_pairs.set_xticks(PAIRS, PAIRS)
-    over_pairs.set_xlabel('pairs; each seed, and the mean as a line')
-    over_pairs.set_ylabel('accuracy, test split')
-    over_pairs.legend(frameon=False, fontsize=9)
-    curves.set_xlabel(f'steps, {CHOICE} pairs, each seed')
-    curves.set_ylabel('accuracy, validation split')
-    for axes in (over_pairs, curves):
-        axes.set_ylim(0, 102)
-        axes.grid(alpha=0.25)
-        axes.spines[['top', 'right']].set_visible(False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    with panels(path, 2, 8.4) as (over_pairs, curves):
+        for variant, (name, _) in VARIANTS.items():
+            kind, _, gate = variant.partition('_')
+            style: dict[str, Any] = {'color': COLOURS[kind], 'linestyle': LINES[gate]}
+            points = []
+            for pairs in PAIRS:
+                tested = [record['test'] for record in records_of(variant, pairs, records)]
+                if tested:
+                    points.append((pairs, mean(tested)))
+                    over_pairs.plot([pairs] * len(tested), tested, '.', color=COLOURS[kind])
+            if not points:
+                continue
+            over_pairs.plot(*zip(*points, strict=True), label=name, **style)
+            for record in records_of(variant, CHOICE, records):
+                curves.plot(*zip(*record['validation'], strict=True), linewidth=1.2, **style)
+        over_pairs.set_xscale('log', base=2)
+        over_pairs.set_xticks(PAIRS, PAIRS)
+        over_pairs.set_xlabel('pairs; each seed, and the mean as a line')
+        over_pairs.set_ylabel('accuracy, test split')
+        over_pairs.legend(frameon=False, fontsize=9)
+        curves.set_xlabel(f'steps, {CHOICE} pairs, each seed')
+        curves.set_ylabel('accuracy, validation split')
+        for axes in (over_pairs, curves):
+            axes.set_ylim(0, 102)
 
 
 COLOURS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.experiments import recall
+from benchmarks.experiments.figures import COLOURS, panels
 from benchmarks.experiments.floors import load_floors
 from benchmarks.experiments.plan import EXPERIMENTS, STARTS, Experiment
 from benchmarks.experiments.results import RESULTS, Record, load
@@ -48,84 +49,53 @@ README_SENTENCES = (
 SMALLEST_SPAN = 5.0
 """Points of a metric that the figure of the test split shows at least."""
 
-COLOURS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#444444')
-
 
 def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None:
     """Draw the curves on the validation split, and the seeds' results on the test split."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot
-
-    pyplot.rcParams['font.size'] = 12
-    rows = len(experiment.rows)
-    figure, (curves, points) = pyplot.subplots(
-        2, 1, figsize=(6.4, 4.6 + 0.3 * rows), height_ratios=(3, 0.3 * rows), layout='constrained'
-    )
-    metric = experiment.metrics[0]
-    names: list[str] = []
-    for index, (variant, name) in enumerate(experiment.rows.items()):
-        own = records_of(experiment, variant, records)
-        if not own:
-            continue
-        colour = COLOURS[index]
-        for number, record in enumerate(own):
-            steps, values = zip(*record['validation'], strict=True)
-            label = name if number == 0 else None
-            curves.plot(steps, values, color=colour, linewidth=1.4, label=label)
-        tested = [record['test'][metric.title] for record in own]
-        points.plot(tested, [len(names)] * len(tested), 'o', color=colour, alpha=0.8)
-        points.plot([mean(tested)], [len(names)], '|', color=colour, markersize=18)
-        names.append(name)
-    curves.set_xlabel(experiment.steps)
-    curves.xaxis.get_major_locator().set_params(integer=True)
-    curves.set_ylabel(f'{metric.title}, validation split')
-    curves.legend(frameon=False)
-    low, high = points.get_xlim()
-    middle = (low + high) / 2
-    half = max(high - low, SMALLEST_SPAN) / 2  # so that small differences look small
-    points.set_xlim(middle - half, middle + half)
-    points.set_yticks(range(len(names)), names)
-    points.set_ylim(len(names) - 0.5, -0.5)
-    points.set_xlabel(f'{metric.title}, test split: each seed, and the mean')
-    for axes in (curves, points):
-        axes.grid(alpha=0.25)
-        axes.spines[['top', 'right']].set_visible(False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    rows = 0.3 * len(experiment.rows)
+    with panels(path, 2, 4.6 + rows, (3, rows)) as (curves, points):
+        metric = experiment.metrics[0]
+        names: list[str] = []
+        for index, (variant, name) in enumerate(experiment.rows.items()):
+            own = records_of(experiment, variant, records)
+            if not own:
+                continue
+            colour = COLOURS[index]
+            for number, record in enumerate(own):
+                steps, values = zip(*record['validation'], strict=True)
+                label = name if number == 0 else None
+                curves.plot(steps, values, color=colour, linewidth=1.4, label=label)
+            tested = [record['test'][metric.title] for record in own]
+            points.plot(tested, [len(names)] * len(tested), 'o', color=colour, alpha=0.8)
+            points.plot([mean(tested)], [len(names)], '|', color=colour, markersize=18)
+            names.append(name)
+        curves.set_xlabel(experiment.steps)
+        curves.xaxis.get_major_locator().set_params(integer=True)
+        curves.set_ylabel(f'{metric.title}, validation split')
+        curves.legend(frameon=False)
+        low, high = points.get_xlim()
+        middle = (low + high) / 2
+        half = max(high - low, SMALLEST_SPAN) / 2  # so that small differences look small
+        points.set_xlim(middle - half, middle + half)
+        points.set_yticks(range(len(names)), names)
+        points.set_ylim(len(names) - 0.5, -0.5)
+        points.set_xlabel(f'{metric.title}, test split: each seed, and the mean')
 
 
 def draw_starts(experiments: list[Experiment], records: dict[str, Record], path: Path) -> None:
     """Draw the curves on the validation split over CPU minutes, a panel for each data set."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot
-
-    pyplot.rcParams['font.size'] = 12
-    figure, panels = pyplot.subplots(
-        len(experiments),
-        1,
-        figsize=(6.4, 0.6 + 2.5 * len(experiments)),
-        layout='constrained',
-        squeeze=False,
-    )
-    for axes, experiment in zip(panels[:, 0], experiments, strict=True):
-        for index, (variant, name) in enumerate(experiment.variants.items()):
-            for number, record in enumerate(records_of(experiment, variant, records)):
-                steps, values = zip(*record['validation'], strict=True)
-                minutes = [record['cpu_minutes'] * step / steps[-1] for step in steps]
-                label = name if number == 0 else None
-                axes.plot(minutes, values, color=COLOURS[index], linewidth=1.4, label=label)
-        axes.set_title(experiment.title, fontsize=12)
-        axes.set_ylabel(experiment.metrics[0].title)
-        axes.grid(alpha=0.25)
-        axes.spines[['top', 'right']].set_visible(False)
-    panels[0, 0].legend(frameon=False)
-    panels[-1, 0].set_xlabel('CPU minutes (validation and test included)')
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    with panels(path, len(experiments), 0.6 + 2.5 * len(experiments)) as all_axes:
+        for axes, experiment in zip(all_axes, experiments, strict=True):
+            for index, (variant, name) in enumerate(experiment.variants.items()):
+                for number, record in enumerate(records_of(experiment, variant, records)):
+                    steps, values = zip(*record['validation'], strict=True)
+                    minutes = [record['cpu_minutes'] * step / steps[-1] for step in steps]
+                    label = name if number == 0 else None
+                    axes.plot(minutes, values, color=COLOURS[index], linewidth=1.4, label=label)
+            axes.set_title(experiment.title, fontsize=12)
+            axes.set_ylabel(experiment.metrics[0].title)
+        all_axes[0].legend(frameon=False)
+        all_axes[-1].set_xlabel('CPU minutes (validation and test included)')
 
 
 def trained_starts(records: dict[str, Record]) -> list[Experiment]:
