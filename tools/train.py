@@ -27,7 +27,7 @@ from mmpola.engine.config import (
     use_mixed_precision,
 )
 from mmpola.engine.processes import place
-from mmpola.engine.resume import decide_resume
+from mmpola.engine.resume import AUTO, decide_resume
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
 from mmpola.environment import mmcv_problem
@@ -44,7 +44,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--resume',
         nargs='?',
-        const='auto',
+        const=AUTO,
         metavar='CHECKPOINT',
         help='resume from this checkpoint; without a value, or with auto, from the newest one in '
         'the work dir',
@@ -81,22 +81,14 @@ def main() -> None:
         scale_learning_rate(cfg)
     if args.compile is not None:
         request_compilation(cfg, args.compile)
-    first_weights = cfg.get('load_from')
-    if args.resume is not None:
-        cfg.resume = True
-        cfg.load_from = None
-        if args.resume != 'auto':
-            cfg.load_from = args.resume
 
     problem = mmcv_problem()
     if problem is not None:
         print(f'{problem.what}: {problem.found} -> {problem.remedy}')
     model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
-    resumed = decide_resume(cfg, args.overwrite, model)
+    resumed = decide_resume(cfg, args.overwrite, model, args.resume)
     if resumed.finished:
         return
-    if not cfg.get('resume'):  # nothing to resume: the first start of a job that is restarted
-        cfg.load_from = first_weights
     lines = check_data(cfg, splits=('train', 'val'), model=model).lines()
     if place(cfg.launcher).rank == 0:
         print(*lines, sep='\n')

@@ -22,6 +22,9 @@ from mmpola.messages import UsageError, counted, listed
 RESUME_ENTRIES = ('meta', 'message_hub', 'optimizer')
 """Entries that a checkpoint needs, in addition to its weights, to resume training from it."""
 
+AUTO = 'auto'
+"""What stands for the newest checkpoint of a work dir."""
+
 
 class Decision(NamedTuple):
     """What `decide_resume` found in the checkpoint that a run resumes from.
@@ -35,34 +38,42 @@ class Decision(NamedTuple):
     finished: bool = False
 
 
-def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> Decision:
+def decide_resume(
+    cfg: Config, overwrite: bool, model: nn.Module, resume: str | None = None
+) -> Decision:
     """Decide what a training run resumes from, print it, and check that it may use its work dir.
 
-    With `cfg.resume`, it resumes from the checkpoint `cfg.load_from` if it is set, else from the
-    newest one in the work dir. If there is none, it starts from the first step, as in MMEngine.
+    Without a checkpoint to resume from, the run starts from the first step, as in MMEngine, and
+    from `cfg.load_from` if it is set.
 
     Args:
-        cfg: config of the run; its `load_from` is set to the path, or `resume` to False.
+        cfg: config of the run. Its `resume` is set to whether there is such a checkpoint, and its
+            `load_from` to the path.
         overwrite: allow the run to overwrite checkpoints.
         model: what `validate_config` returned for the config.
+        resume: the checkpoint to resume from, or 'auto' for the newest one in the work dir; None to
+            do as `cfg.resume` says, which is from `cfg.load_from`, or else from the newest one.
 
     Raises:
         UsageError: the work dir holds checkpoints of another config, or checkpoints that would be
             overwritten; or the checkpoint to resume from is missing, damaged, no training
             checkpoint, or does not fit the model. The message says what to do.
     """
+    if resume is None and cfg.get('resume'):
+        resume = cfg.get('load_from') or AUTO
     path = None
-    if cfg.get('resume') and cfg.get('load_from'):
-        path = resolve_checkpoint(cfg.load_from)
-    elif cfg.get('resume'):
+    if resume == AUTO:
         path = newest_checkpoint(cfg.work_dir)
         record = Path(cfg.work_dir, 'last_checkpoint')
         if path is not None and not (record.is_file() and record.stat().st_size > 0):
             print(f'--resume: {record}: names no checkpoint; the newest one is taken')
+    elif resume is not None:
+        path = resolve_checkpoint(resume)
     _check_work_dir(cfg, path, overwrite)
     if path is not None:
         checkpoint = _read_training_state(path)
         fit_checkpoint(checkpoint, model)
+        cfg.resume = True
         cfg.load_from = str(path)
         finished = _is_finished(checkpoint, cfg)
         left = ''
@@ -70,7 +81,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> Decision:
             left = '; the run has ended, nothing is left to train or validate'
         print(f'--resume: {path}, after {_progress(checkpoint)}{left}')
         return Decision(checkpoint.classes, finished)
-    if cfg.get('resume'):
+    if resume is not None:
         cfg.resume = False
         print(f'--resume: {cfg.work_dir}: no checkpoint yet; training starts from the first step')
     return Decision()
