@@ -16,13 +16,15 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.config.lazy import LazyAttr, LazyObject
 from mmengine.device import get_device
+from mmengine.optim import AmpOptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
 from mmengine.runner import FlexibleRunner, Runner
 from mmengine.utils import get_object_from_string
 
 from mmpola.commands import missing_config
-from mmpola.config_contents import nodes, type_name
+from mmpola.config_contents import nodes
 from mmpola.engine.processes import place
-from mmpola.engine.types import library
+from mmpola.engine.types import library, type_class
 from mmpola.messages import UsageError, first_line, listed
 from mmpola.side_effects import find_configs_of_mmseg
 
@@ -277,11 +279,10 @@ def use_mixed_precision(cfg: Config, dtype: str) -> None:
 def training_dtype(cfg: Config) -> str:
     """Return the dtype in which networks compute a training step on a GPU, such as 'float16'."""
     wrapper = cfg.optim_wrapper
-    if type_name(wrapper.get('type')) == 'AmpOptimWrapper':
+    wrapper_class = type_class(wrapper.get('type'), OPTIM_WRAPPERS)
+    if isinstance(wrapper_class, type) and issubclass(wrapper_class, AmpOptimWrapper):
         return wrapper.get('dtype') or 'float16'
-    if type_name(wrapper.get('type')) == 'BFloat16OptimWrapper':
-        return 'bfloat16'
-    return 'float32'
+    return getattr(wrapper_class, 'dtype', 'float32')
 
 
 def scale_learning_rate(cfg: Config) -> None:

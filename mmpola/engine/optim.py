@@ -191,7 +191,12 @@ class BFloat16OptimWrapper(OptimWrapper):
 
     Args:
         kwargs: as in OptimWrapper.
+
+    Attributes:
+        dtype: name of the forward pass's dtype.
     """
+
+    dtype = 'bfloat16'
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:

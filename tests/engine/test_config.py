@@ -4,6 +4,7 @@ import argparse
 
 import pytest
 from mmengine.config import Config
+from mmengine.optim import AmpOptimWrapper
 
 from mmpola.engine import config
 from mmpola.messages import UsageError
@@ -228,6 +229,10 @@ def test_amp_without_a_gpu(given, monkeypatch):
         amp('float16', default_scope='mmseg')
 
 
+class ScaledOptimWrapper(AmpOptimWrapper):
+    """A user's own."""
+
+
 @pytest.mark.parametrize(
     ('wrapper', 'dtype'),
     [
@@ -235,6 +240,7 @@ def test_amp_without_a_gpu(given, monkeypatch):
         ({'type': 'mmengine.AmpOptimWrapper'}, 'float16'),
         ({'type': 'AmpOptimWrapper', 'dtype': 'bfloat16'}, 'bfloat16'),
         ({'type': 'mmpola.BFloat16OptimWrapper'}, 'bfloat16'),
+        ({'type': ScaledOptimWrapper}, 'float16'),
     ],
 )
 def test_the_dtype_of_a_training_step(wrapper, dtype):
