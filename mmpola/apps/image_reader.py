@@ -27,6 +27,7 @@ from mmpola.engine.config import load_config
 from mmpola.engine.types import scope, type_class
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, first_line
+from mmpola.pixels import loaded_as_rgb
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
 from mmpola.side_effects import ignore_warnings_about_images
 
@@ -74,21 +75,8 @@ class LoadedImage(NamedTuple):
 
     @property
     def picture(self) -> NDArray[np.uint8]:
-        """The image to draw on, RGB uint8 [H, W, 3], from the first three channels.
-
-        Values outside of 0 ... 255, or only in 0 ... 1, are stretched from smallest to largest.
-        """
-        pixels = np.atleast_3d(self.pixels)
-        if pixels.shape[2] < 3:
-            pixels = pixels[..., [0, 0, 0]]
-        pixels = pixels[..., 2::-1]
-        if pixels.dtype != np.uint8:
-            pixels = np.nan_to_num(pixels.astype(np.float64))
-            smallest = pixels.min()
-            largest = pixels.max()
-            if smallest < 0 or largest >= 256 or largest <= 1:
-                pixels = (pixels - smallest) * (255 / max(largest - smallest, 1e-12))
-        return np.ascontiguousarray(pixels.astype(np.uint8))
+        """The image to draw on, RGB uint8 [H, W, 3], see `loaded_as_rgb`."""
+        return loaded_as_rgb(self.pixels)
 
 
 class ImageReader:

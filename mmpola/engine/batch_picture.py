@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import colorsys
 import io
 import math
 import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from matplotlib import font_manager
 from mmengine.registry import VISUALIZERS
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
+
+from mmpola.pixels import class_colours, inputs_as_rgb
 
 SHOWN = 16
 """Largest number of images in a picture."""
@@ -39,7 +37,7 @@ def draw_batch(batch: dict[str, Any], preprocessor: Any, dataset: Any) -> Image.
         preprocessor: of the model.
         dataset: of the loader, with `metainfo`.
     """
-    images = shown_images(batch['inputs'][:SHOWN], preprocessor, dataset)
+    images = inputs_as_rgb(batch['inputs'][:SHOWN], preprocessor, dataset)
     samples = (batch.get('data_samples') or [None] * len(images))[: len(images)]
     metainfo = getattr(dataset, 'metainfo', None) or {}
     classes = [str(name) for name in metainfo.get('classes') or ()]
@@ -61,67 +59,6 @@ def draw_batch(batch: dict[str, Any], preprocessor: Any, dataset: Any) -> Image.
     return contact_sheet(tiles)
 
 
-def shown_images(inputs: Tensor, preprocessor: Any, dataset: Any) -> list[np.ndarray]:
-    """Undo the normalisation of images.
-
-    Of one or two channels the first is shown in grey, of four and more the first three.
-
-    Args:
-        inputs: [B, C, H, W].
-        preprocessor: of the model: it may normalise and exchange the colours' order.
-        dataset: its transform may normalise instead.
-
-    Returns:
-        uint8 [H, W, 3] in RGB for each image.
-    """
-    values = inputs.detach().float().cpu()
-    found = normalisation(preprocessor, dataset)
-    is_share = False
-    if found is not None:
-        mean, std = found
-        values = values * std + mean
-        is_share = float(mean.max()) <= 1
-    low = float(values.min())
-    high = float(values.max())
-    if is_share:
-        values = values * 255
-    elif low < -1 or high > 256:  # unknown normalisation, or more than 8 bits
-        values = (values - low) * (255 / max(high - low, 1e-6))
-    channels = values.shape[1]
-    if channels < 3:
-        values = values[:, :1].expand(-1, 3, -1, -1)
-    elif channels > 3:
-        values = values[:, :3]
-    elif reads_bgr(preprocessor):
-        values = values.flip(1)
-    pixels = values.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
-    return [np.ascontiguousarray(image) for image in pixels.numpy()]
-
-
-def normalisation(preprocessor: Any, dataset: Any) -> tuple[Tensor, Tensor] | None:
-    """Return mean and standard deviation [C, 1, 1] of a preprocessor or of a data set's transform.
-
-    None if neither normalises.
-    """
-    parts = [preprocessor, *getattr(getattr(dataset, 'transform', None), 'transforms', ())]
-    for part in parts:
-        mean = getattr(part, 'mean', None)
-        std = getattr(part, 'std', None)
-        if mean is not None and std is not None:
-            mean = torch.as_tensor(mean).float().cpu().view(-1, 1, 1)
-            std = torch.as_tensor(std).float().cpu().view(-1, 1, 1)
-            return mean, std
-    return None
-
-
-def reads_bgr(preprocessor: Any) -> bool:
-    """Whether a model of OpenMMLab reads blue first, as mmcv loads images."""
-    for name in ('_channel_conversion', 'channel_conversion'):  # of mmdet and mmseg
-        if hasattr(preprocessor, name):
-            return not getattr(preprocessor, name)
-    return False
-
-
 def visualizer_of(sample: Any) -> Any:
     """Return the visualizer of mmdet or mmseg that draws a data sample; None if neither does.
 
@@ -136,18 +73,6 @@ def visualizer_of(sample: Any) -> Any:
     if 'gt_sem_seg' in sample:
         return VISUALIZERS.get('mmseg.SegLocalVisualizer')('first_batch', alpha=0.5)
     return None
-
-
-def class_colours(palette: Any, number: int) -> list[tuple[int, int, int]] | None:
-    """Return a colour per class: those of the data set if it has enough of them."""
-    if isinstance(palette, (list, tuple)) and len(palette) >= number:
-        return [tuple(colour) for colour in palette]
-    colours = []
-    for index in range(number):
-        hue = index * 0.618 % 1  # the golden ratio: neighbours differ
-        red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, 0.95)
-        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
-    return colours or None
 
 
 def class_text(sample: Any, classes: list[str]) -> str:

@@ -14,7 +14,7 @@ from mmseg.structures import SegDataSample
 from timm.data import create_transform
 
 from mmpola.classification.preprocessor import ClassificationPreprocessor
-from mmpola.engine.batch_picture import CAPTION, class_colours, draw_batch, shown_images
+from mmpola.engine.batch_picture import CAPTION, draw_batch
 
 MEAN = [123.675, 116.28, 103.53]
 STD = [58.395, 57.12, 57.375]
@@ -93,25 +93,3 @@ def test_a_classifier_shows_its_images_and_the_classes_of_mixed_ones():
     assert picture.size == (2 * SIDE, SIDE + CAPTION)
     assert picture.getpixel((5, 5)) == RED
     assert picture.getpixel((SIDE + 5, 5)) == RED
-
-
-@pytest.mark.parametrize('channels', [1, 2, 4, 5])
-def test_images_of_any_number_of_channels_are_shown(channels):
-    values = torch.arange(channels).view(1, channels, 1, 1) * 50.0 + 10
-    images = shown_images(values.expand(2, -1, 8, 8), SimpleNamespace(), None)
-    assert len(images) == 2
-    assert images[0].shape == (8, 8, 3)
-    expected = (10, 10, 10) if channels < 3 else (10, 60, 110)
-    assert tuple(images[0][0, 0]) == expected
-
-
-def test_images_of_16_bits_are_scaled_to_their_range():
-    values = torch.tensor([0.0, 30000, 60000]).view(1, 1, 1, 3)
-    (image,) = shown_images(values, SimpleNamespace(), None)
-    assert image[0, :, 0].tolist() == [0, 128, 255]
-
-
-def test_each_class_has_a_colour_if_the_data_set_has_too_few():
-    colours = class_colours([(1, 2, 3)], 12)
-    assert len(set(colours)) == 12
-    assert class_colours([(1, 2, 3)], 1) == [(1, 2, 3)]

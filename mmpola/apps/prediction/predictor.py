@@ -32,11 +32,11 @@ from mmpola.config_contents import (
     input_channels,
     predicted_classes,
 )
-from mmpola.engine.batch_picture import class_colours
 from mmpola.engine.training_checkpoint import TrainingCheckpoint
 from mmpola.engine.types import library
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, listed
+from mmpola.pixels import class_colours
 from mmpola.read_image import ImageFile, encoded
 
 BEST_CLASSES = 5

@@ -18,10 +18,10 @@ from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.write import write_atomically
 from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_contents import input_channels
-from mmpola.engine.batch_picture import reads_bgr
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, first_line
+from mmpola.pixels import mean_and_std, reads_bgr
 
 TOLERANCE = 1e-4
 """Largest error of an output, relative to the output's largest magnitude."""
@@ -111,9 +111,10 @@ def export_model(
 def normalisation(model: Any, cfg: Config) -> tuple[Tensor, Tensor, bool]:
     """Return mean and std of a model's pixels, and whether it reads BGR."""
     preprocessor = model.data_preprocessor
-    if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's
-        reverse = reads_bgr(preprocessor) and input_channels(cfg.model) == 3
-        return preprocessor.mean, preprocessor.std, reverse
+    found = mean_and_std(preprocessor)
+    if found is not None:
+        mean, std = found
+        return mean, std, reads_bgr(preprocessor) and input_channels(cfg.model) == 3
     transform = evaluation_transform(cfg)
     mean = 255 * torch.tensor(transform.get('mean', IMAGENET_DEFAULT_MEAN))
     std = 255 * torch.tensor(transform.get('std', IMAGENET_DEFAULT_STD))
