@@ -48,8 +48,12 @@ class Trial:
         self.split = split
         self.metrics: dict[str, Any] = {}
         self.runner = copy.copy(runner)
-        self.runner.visualizer = new_visualizer(runner)
-        self.hooks = drawing_hooks(runner, self.runner.visualizer, folder)
+        visualizer = new_visualizer(runner)
+        self.runner.visualizer = visualizer
+        self.drawing = drawing_hooks(runner, visualizer, folder)
+        self.showing = [
+            hook.without_files(visualizer) for hook in runner.hooks if isinstance(hook, ShowHook)
+        ]
         self.runner.call_hook = self._call_hook
         evaluator = writing_to(folder, runner.cfg[f'{split}_evaluator'])
         setattr(self.runner, f'_{split}_evaluator', evaluator)
@@ -61,16 +65,15 @@ class Trial:
     def run(self) -> None:
         """Run the loop and set `metrics`; fail if no image can be drawn."""
         self.loop.run()
-        for hook in self.hooks:
-            if isinstance(hook, ShowHook) and not hook.drawn:
-                raise hook.errors[0]
+        for hook in self.showing:
+            hook.check_drawn()
 
     def _call_hook(self, name: str, **arguments: Any) -> None:
         """Take the place of the runner's `call_hook`."""
         if name == f'after_{self.split}_epoch':
             self.metrics = dict(arguments['metrics'] or {})
         if name == f'after_{self.split}_iter':
-            for hook in self.hooks:
+            for hook in (*self.drawing, *self.showing):
                 getattr(hook, name)(self.runner, **arguments)
 
     def place_of(self, error: Exception) -> tuple[str, str]:
@@ -94,9 +97,7 @@ class Trial:
             known[id(module)] = f'model.{name}'.removesuffix('.')
         for part in (self.loop.evaluator, *metrics_of(self.loop)):
             known[id(part)] = f'{self.split}_evaluator'
-        for hook in self.hooks:
-            if isinstance(hook, ShowHook):
-                hook = hook.drawing
+        for hook in (*self.drawing, *[hook.drawing for hook in self.showing]):
             known[id(hook)] = key_of_hook(self.runner.cfg, type(hook).__name__)
         return known
 
@@ -125,14 +126,9 @@ def new_visualizer(runner: Any) -> Visualizer:
 
 
 def drawing_hooks(runner: Any, visualizer: Visualizer, folder: Path) -> list[Any]:
-    """Return copies of the hooks that draw predictions; if they draw, they draw every image."""
+    """Return copies of mmdet's and mmseg's hooks; if they draw, they draw every image."""
     copies = []
     for hook in runner.hooks:
-        if isinstance(hook, ShowHook):
-            showing = copy.copy(hook)
-            showing.folder = None
-            showing.draw_with(visualizer)
-            copies.append(showing)
         if isinstance(getattr(hook, '_visualizer', None), Visualizer):
             drawing = copy.copy(hook)
             drawing._visualizer = visualizer

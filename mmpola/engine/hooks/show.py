@@ -67,10 +67,22 @@ class ShowHook(Hook):
                 '--show-dir: expected a hook in default_hooks.visualization that draws with '
                 f"MMEngine's visualizer, got {type(self.drawing).__name__}"
             )
-        self.draw_with(self.drawing._visualizer)
+        self._draw_with(self.drawing._visualizer)
         self.names: dict[str, Path] = {}
 
-    def draw_with(self, visualizer: Visualizer) -> None:
+    def without_files(self, visualizer: Visualizer) -> ShowHook:
+        """Return a copy that draws with a visualizer, writes no files and has drawn nothing."""
+        hook = copy.copy(self)
+        hook.folder = None
+        hook._draw_with(visualizer)
+        return hook
+
+    def check_drawn(self) -> None:
+        """Raise the first error if no image was drawn."""
+        if not self.drawn:
+            raise self.errors[0]
+
+    def _draw_with(self, visualizer: Visualizer) -> None:
         """Draw with a copy of a visualizer, and count anew."""
         self.result = Drawn()
         self.drawing = copy.copy(self.drawing)
