@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.records import ROOT, replace_block, table
+from mmpola.checkpoint.write import write_atomically, write_figure
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -237,7 +238,7 @@ def style_axis(axis: Axes, title: str) -> None:
 
 def _save(figure: Figure, png: Path) -> None:
     # Without the version of matplotlib, equal figures are equal files.
-    figure.savefig(png, dpi=FIGURE_DPI, metadata={'Software': None})
+    write_figure(png, figure, dpi=FIGURE_DPI, metadata={'Software': None})
     plt.close(figure)
 
 
@@ -265,7 +266,7 @@ def main() -> int:
     docs = ROOT / 'docs'
     draw_image_size(RESULTS_OF_FIGURES / 'image_size.json', docs / 'image_size.png')
     draw_layers(RESULTS_OF_FIGURES / 'layer.json', docs / 'layer.png')
-    page.write_text(new_text)
+    write_atomically(page, new_text)
     return 0
 
 

@@ -22,6 +22,7 @@ from benchmarks.networks import backbones, layer, zoo
 from benchmarks.operators import attention
 from benchmarks.records import ROOT, Row, commit, processor, results_folder, table
 from benchmarks.sequences import sequences
+from mmpola.checkpoint.write import write_atomically
 
 SUITES: dict[str, Callable[[str, int], Iterator[Row]]] = {
     'attention': attention,
@@ -77,7 +78,7 @@ def main() -> int:
     }
     path = results_folder(machine) / f'{args.suite}.json'
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + '\n')
+    write_atomically(path, json.dumps(record, indent=1) + '\n')
     print(table(rows))
     print(f'written to {path.relative_to(ROOT)}')
     return 0

@@ -54,7 +54,7 @@ def add_operators() -> Path:
     _refuse_foreign(path)
     try:
         _list_file(path, is_listed=True)
-        write_atomically(path, CONTENT.encode())
+        write_atomically(path, CONTENT)
     except OSError as error:
         raise _not_writable(path, error) from error
     return path
@@ -114,7 +114,7 @@ def _list_file(path: Path, is_listed: bool) -> None:
     if wanted == lines:
         return
     (record,) = (file for file in installed.files or () if file.name == 'RECORD')
-    write_atomically(Path(str(record.locate())), ('\n'.join(wanted) + '\n').encode())
+    write_atomically(Path(str(record.locate())), '\n'.join(wanted) + '\n')
 
 
 def _distribution(folder: Path) -> Distribution | None:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mmpola.checkpoint.write import write_figure
+
 WIDTH = 6.4
 """Inches."""
 
@@ -38,4 +40,4 @@ def panels(
         for axes in all_axes:
             axes.grid(alpha=0.25)
             axes.spines[['top', 'right']].set_visible(False)
-        figure.savefig(path, dpi=120)
+        write_figure(path, figure, dpi=120)

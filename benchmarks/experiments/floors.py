@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from benchmarks.experiments.plan import Run
 from benchmarks.experiments.results import RESULTS
+from mmpola.checkpoint.write import write_atomically
 
 FLOORS = RESULTS / 'floors.json'
 Floor = dict[str, Any]
@@ -33,7 +34,7 @@ def measure_floors() -> dict[str, list[Floor]]:
     """Write FLOORS and return it: experiment -> its floors."""
     measured: dict[str, Callable[[], list[Floor]]] = {'e2': street_floors, 'e4': picture_floors}
     floors = {key: measure() for key, measure in measured.items()}
-    FLOORS.write_text(json.dumps(floors, indent=1) + '\n')
+    write_atomically(FLOORS, json.dumps(floors, indent=1) + '\n')
     return floors
 
 

@@ -17,6 +17,7 @@ from benchmarks.experiments.running import is_finished, newest
 from mmpola.apps import analysis
 from mmpola.apps.analysis.attention_weights import sample_tokens
 from mmpola.apps.image_reader import open_reader
+from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 
 NETWORKS = {
@@ -65,7 +66,7 @@ def analyze_networks(runs: Path, images: int = IMAGES) -> list[dict[str, Any]]:
             rows.extend(row for row in earlier if row['variant'] == variant)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ',\n'.join(f' {json.dumps(row)}' for row in rows)
-    path.write_text(f'[\n{lines}\n]\n')
+    write_atomically(path, f'[\n{lines}\n]\n')
     return rows
 
 

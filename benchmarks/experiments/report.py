@@ -25,6 +25,7 @@ from benchmarks.experiments.tables import (
     verdict,
 )
 from benchmarks.records import ROOT, replace_block
+from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import listed
 
 PAGE = ROOT / 'docs' / 'results.md'
@@ -170,8 +171,8 @@ def readme_with_results(text: str, records: dict[str, Record]) -> str:
 def report() -> None:
     """Write the tables and sentences into the pages, and draw the figures."""
     records = load()
-    PAGE.write_text(page_with_results(PAGE.read_text(), records))
-    README.write_text(readme_with_results(README.read_text(), records))
+    write_atomically(PAGE, page_with_results(PAGE.read_text(), records))
+    write_atomically(README, readme_with_results(README.read_text(), records))
     for key, experiment in EXPERIMENTS.items():
         if key not in STARTS and has_results(experiment, records):
             draw(experiment, records, figure_path(key))

@@ -11,6 +11,7 @@ from benchmarks.experiments.plan import EXPERIMENTS, Experiment, Run
 from benchmarks.experiments.running import TESTED, newest, read_journal
 from benchmarks.records import ROOT
 from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.checkpoint.write import write_atomically
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'experiments'
 Record = dict[str, Any]
@@ -104,7 +105,7 @@ def save(record: Record, results: Path = RESULTS) -> Path:
     for key, value in record.items():
         lines.append(f' {json.dumps(key)}: {json.dumps(value)}')
     path = results / f'{record["run"]}.json'
-    path.write_text('{\n' + ',\n'.join(lines) + '\n}\n')
+    write_atomically(path, '{\n' + ',\n'.join(lines) + '\n}\n')
     return path
 
 

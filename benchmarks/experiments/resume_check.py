@@ -17,6 +17,7 @@ from benchmarks.experiments.results import RESULTS, logged
 from benchmarks.experiments.running import CODE, TRAINED, call, start, training_command
 from benchmarks.records import trees
 from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.resume import newest_checkpoint
 
 RUN = Run('segment_pola_swin', 0)
@@ -66,7 +67,7 @@ def check_resume(runs: Path) -> Record:
         'differing': differing_tensors(whole, killed),
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / 'resume.json').write_text(json.dumps(record, indent=1) + '\n')
+    write_atomically(RESULTS / 'resume.json', json.dumps(record, indent=1) + '\n')
     return record
 
 

@@ -151,7 +151,7 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
 
 def write_journal(folder: Path, entries: list[dict[str, Any]]) -> None:
     """Write the journal whole or not at all."""
-    write_atomically(folder / JOURNAL, json.dumps(entries, indent=1).encode())
+    write_atomically(folder / JOURNAL, json.dumps(entries, indent=1))
 
 
 def machine() -> dict[str, str]:

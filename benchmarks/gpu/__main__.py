@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.records import ROOT, commit, results_folder, table
+from mmpola.checkpoint.write import write_atomically
 
 PARTS = ('checks', 'operator', 'networks')
 
@@ -89,8 +90,8 @@ def run(args: argparse.Namespace) -> int | str:
         for row in rows_of_part[part](args.dry_run):
             record[part].append(row)
             print(table([row]).splitlines()[-1], flush=True)
-        (folder / 'run.json').write_text(json.dumps(record, indent=1) + '\n')
-        (folder / 'report.md').write_text(report(record))
+        write_atomically(folder / 'run.json', json.dumps(record, indent=1) + '\n')
+        write_atomically(folder / 'report.md', report(record))
     print(f'written to {folder}')
     return int(any(row['failure'] for row in record.get('checks', [])))
 

@@ -241,7 +241,7 @@ def _released_files(name: str, remedy: str) -> list[str]:
         files = HfApi().list_repo_files(RELEASED_REPOSITORY)
         remembered = _released_cache() / LIST_OF_FILES
         remembered.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(remembered, '\n'.join(files).encode())
+        write_atomically(remembered, '\n'.join(files))
     return files
 
 

@@ -4,8 +4,9 @@ import resource
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
-from mmpola.checkpoint.write import is_of_training, write_atomically
+from mmpola.checkpoint.write import is_of_training, write_atomically, write_figure
 
 
 def test_a_refused_write_leaves_the_old_content(tmp_path):
@@ -33,6 +34,21 @@ def test_an_interrupted_write_leaves_the_old_content(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, b'new')
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [('file', b'old')]
+
+
+def test_the_longest_name_is_written(tmp_path):
+    path = tmp_path / f'{"x" * 250}.json'
+    write_atomically(path, 'größer')
+    assert [(file.name, file.read_text('utf-8')) for file in tmp_path.iterdir()] == [
+        (path.name, 'größer')
+    ]
+
+
+def test_a_figure_is_written_in_the_format_of_its_suffix(tmp_path):
+    for suffix, start in (('png', b'\x89PNG'), ('pdf', b'%PDF'), ('jpg', b'\xff\xd8')):
+        write_figure(tmp_path / f'figure.{suffix}', Figure(figsize=(1, 1)), dpi=50)
+        assert (tmp_path / f'figure.{suffix}').read_bytes().startswith(start)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_training_run_is_recognised_without_reading_its_tensors(tmp_path):

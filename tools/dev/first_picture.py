@@ -24,6 +24,7 @@ from matplotlib.patches import Rectangle
 from mmpola.apps import analysis
 from mmpola.apps.analysis.figures import BLUE, GREY, ORANGE
 from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
+from mmpola.checkpoint.write import write_figure
 from mmpola.engine.config import add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.messages import run_main
@@ -114,7 +115,7 @@ def main() -> None:
     found = predict(model, reader, args.image)
     layers = analysis.observe(model.backbone, scene.inputs, lambda layer: layer, [args.layer])
     figure = draw(scene, found, layers[args.layer], args.head - 1, tuple(args.point))
-    figure.savefig(args.out, dpi=100)
+    write_figure(args.out, figure, dpi=100)
 
 
 if __name__ == '__main__':

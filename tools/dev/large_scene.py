@@ -25,6 +25,7 @@ from mmpola.apps import analysis
 from mmpola.apps.analysis.figures import BLUE, COLOUR_PERCENTILE, GREY, ORANGE
 from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.apps.shapes import draw_scene
+from mmpola.checkpoint.write import write_figure
 from mmpola.engine.config import add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.messages import run_main
@@ -117,7 +118,7 @@ def main() -> None:
         scene = analysis.open_scene(model, open_reader(cfg), path)
     layers = analysis.observe(model.backbone, scene.inputs, lambda layer: layer, [LAYER])
     figure = draw(scene, layers[LAYER])
-    figure.savefig(args.out, dpi=150, pil_kwargs={'quality': 88})
+    write_figure(args.out, figure, dpi=150, pil_kwargs={'quality': 88})
 
 
 if __name__ == '__main__':

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS, short_name
+from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import UsageError, listed, run_main
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the modules beside this one
@@ -228,7 +229,7 @@ def main() -> None:
             f'the tables of models are out of date: {names}; run python tools/dev/model_table.py'
         )
     for path, text in changed.items():
-        path.write_text(text)
+        write_atomically(path, text)
     if published.PLOT in outdated:
         published.draw()
     if outdated:

@@ -13,6 +13,8 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from mmpola.checkpoint.write import write_figure
+
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / 'docs' / 'published.csv'
 PLOT = ROOT / 'docs' / 'accuracy.png'
@@ -194,5 +196,5 @@ def draw(path: Path = PLOT) -> None:
     axes.grid(alpha=0.25)
     axes.spines[['top', 'right']].set_visible(False)
     axes.legend(loc='lower right', frameon=False)
-    figure.savefig(path, dpi=200, metadata={DRAWN_FROM: fingerprint()})
+    write_figure(path, figure, dpi=200, metadata={DRAWN_FROM: fingerprint()})
     pyplot.close(figure)

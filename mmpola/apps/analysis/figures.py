@@ -21,6 +21,7 @@ from mmpola.apps.analysis.attention_weights import MAP_KINDS
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis
 from mmpola.apps.analysis.scene import Point, Scene
 from mmpola.apps.analysis.statistics import STREAMS, Array
+from mmpola.checkpoint.write import write_figure
 
 FORMATS = ('png', 'pdf')
 """Every figure is written in both: one to look at, one for a paper."""
@@ -91,7 +92,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({'pdf.fonttype': 42}):
         for suffix in FORMATS:
-            figure.savefig(folder / f'{name}.{suffix}', dpi=200)
+            write_figure(folder / f'{name}.{suffix}', figure, dpi=200)
 
 
 def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:

@@ -15,6 +15,7 @@ from mmpola.apps.analysis.figures import CHARTS, draw_maps, draw_sorted, save_fi
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
 from mmpola.apps.analysis.scene import Point, Scene, open_scene
 from mmpola.apps.image_reader import ImageReader
+from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import UsageError
 from mmpola.read_image import ImageFile
 
@@ -78,7 +79,7 @@ def analyze(
             raise UsageError(f'--points: {image.path}: {error}') from None
         folder = image.output(out, '')
         found = {'image': str(image.path), **analyze_image(model, scene, chosen, names, folder)}
-        image.output(out, '.json').write_text(json.dumps(found, indent=1))
+        write_atomically(image.output(out, '.json'), json.dumps(found, indent=1))
         done += 1
     return AnalysisCounts(done, len(images) - done)
 

@@ -53,17 +53,17 @@ def test_costs_are_those_of_the_built_networks(row):
     assert 0.85 * macs < float(row['MACs']) * 1e9 < 1.01 * macs
 
 
-def test_the_plot_shows_the_rows():
+def test_the_plot_shows_the_rows(tmp_path):
     drawn = set()
 
-    def remember(figure, path, **kwargs):
+    def remember(figure, file, **kwargs):
         (axes,) = figure.axes
         for line in axes.lines:
             drawn.update(zip(*line.get_data(), strict=True))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, 'savefig', remember)
-        published.draw()
+        published.draw(tmp_path / 'accuracy.png')
     rows = published.published('plot')
     assert drawn == {(float(row['MACs']), float(row['top-1'])) for row in rows}
 
