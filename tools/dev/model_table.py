@@ -1,4 +1,4 @@
-"""Updates the tables of models in README.md and docs/.
+"""Updates the tables of models in README.md and docs/, and our models in docs/published.csv.
 
 They come from configs/published.csv and from counting (docs/configs.md, docs/lra.md), from the
 papers' figures in docs/published.csv (README.md, docs/choose.md and the plot of accuracy), and from
@@ -219,6 +219,7 @@ def main() -> None:
             counts[model.config] = count(model)
     written = with_tables(models, counts)
     written[COUNTS] = stored_counts(models, counts)
+    written[published.FIGURES] = published.text_of_figures()
     changed = {path: text for path, text in written.items() if path.read_text() != text}
     outdated: list[Path] = list(changed)
     if not published.plot_is_current():
