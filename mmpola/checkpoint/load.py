@@ -1,7 +1,8 @@
 """Load weights into a backbone or a classifier from any supported file: all of them or none.
 
-In a row: `rename` gives the tensors the model's names, `adapt_stem` and `adapt_tables` convert what
-depends on the images, `compare` reports on every tensor, and what fits is copied.
+`fit_weights` does it in a row: `rename` gives the tensors the model's names, `adapt_stem` and
+`adapt_tables` convert what depends on the images, and `compare` reports on every tensor. What fits
+is copied.
 """
 
 from __future__ import annotations
@@ -189,20 +190,10 @@ def load_content(
         CheckpointError: there are no weights, or they do not fit.
     """
     container, given = find_weights(content, source, which)
-    weights = rename(model, given)
-    notes = [weights_note(content, container)]
-    may_lack: tuple[str, ...] = ()
-    if new_head:
-        note = drop_other_head(model, weights)
-        if note:
-            may_lack = ('head.',)
-            notes.append(note)
-    notes.append(adapt_stem(model, weights))
-    resized = adapt_tables(model, weights)
-    report = compare(model, weights, source, may_lack=may_lack)
-    report.container = container
-    report.note = '; '.join(filter(None, notes))
-    report.resized = resized
+    note = weights_note(content, container)
+    weights, report = fit_weights(
+        model, given, source, stem=True, new_head=new_head, container=container, note=note
+    )
     refuse_misfits(report, model, given)
     own = model.state_dict()
     with torch.no_grad():
@@ -217,6 +208,54 @@ def shown_source(name: str | Path, path: Path) -> str:
     if str(name).startswith('mmpola://'):
         return f'{name} ({path})'
     return str(name)
+
+
+def fit_weights(
+    model: nn.Module,
+    given: Mapping[str, Tensor],
+    source: str,
+    *,
+    exact: bool = False,
+    stem: bool = False,
+    new_head: bool = False,
+    container: str = '',
+    note: str = '',
+) -> tuple[dict[str, Tensor], LoadReport]:
+    """Rename tensors for a model, adapt them to it, and compare them with it.
+
+    Position tables of a `RenamesWeights` are resized.
+
+    Args:
+        model: of any kind.
+        given: the tensors by the names in the file.
+        source: the file, for messages.
+        exact: the tensors must be the model's own, see `compare`; no table is resized.
+        stem: convert a stem of three channels to the model's.
+        new_head: drop a head for another number of classes.
+        container, note: for the report.
+
+    Returns:
+        (tensors by the model's names, those that do not fit among them; report on every tensor).
+
+    Raises:
+        CheckpointError: see `compare`.
+    """
+    weights = rename(model, given)
+    dropped_head = ''
+    if new_head:
+        dropped_head = drop_other_head(model, weights)
+    converted_stem = ''
+    if stem:
+        converted_stem = adapt_stem(model, weights)
+    resized: list[str] = []
+    if isinstance(model, RenamesWeights) and not exact:
+        resized = adapt_tables(model, weights)
+    may_lack = ('head.',) if dropped_head else ()
+    report = compare(model, weights, source, exact, may_lack)
+    report.container = container
+    report.note = '; '.join(filter(None, (note, dropped_head, converted_stem)))
+    report.resized = resized
+    return weights, report
 
 
 def rename(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,17 +14,10 @@ from typing import Any
 from mmengine.model import revert_sync_batchnorm
 from torch import Tensor, nn
 
-from mmpola.checkpoint.adapt import adapt_tables
 from mmpola.checkpoint.contents import find_weights, is_averaged, weights_note
 from mmpola.checkpoint.grids import with_metadata
 from mmpola.checkpoint.hub import other_released_files, resolve_checkpoint
-from mmpola.checkpoint.load import (
-    LoadReport,
-    RenamesWeights,
-    compare,
-    refuse_misfits,
-    rename,
-)
+from mmpola.checkpoint.load import LoadReport, fit_weights, refuse_misfits
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_contents import predicted_classes
 from mmpola.engine.validate import unwrapped
@@ -104,8 +97,6 @@ def read_checkpoint_for(
     """
     checkpoint = read_training_checkpoint(name, which)
     checkpoint.weights, report = fit_checkpoint(checkpoint, model, exact=False)
-    report.container = checkpoint.container
-    report.note = weights_note(checkpoint.content, checkpoint.container)
     if report.dropped or report.resized or report.note:
         print(report)
     return checkpoint
@@ -130,12 +121,14 @@ def fit_checkpoint(
             shape or not finite; the message names the first of each.
     """
     model = unwrapped(model)
-    weights = rename(model, checkpoint.weights)
-    resized = []
-    if isinstance(model, RenamesWeights) and not exact:
-        resized = adapt_tables(model, weights)
-    report = compare(model, weights, checkpoint.path, exact=exact)
-    report.resized = resized
+    weights, report = fit_weights(
+        model,
+        checkpoint.weights,
+        checkpoint.path,
+        exact=exact,
+        container=checkpoint.container,
+        note=weights_note(checkpoint.content, checkpoint.container),
+    )
     if report.problems and hasattr(model, BACKBONE):
         own = _model_parts(model.state_dict())
         own.remove(BACKBONE)
@@ -167,8 +160,7 @@ def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[s
         UsageError: no tensor of the backbone fits, or the file has NaN or infinite values.
     """
     model = unwrapped(model)
-    weights = rename(model, checkpoint.weights)
-    report = compare(model, weights, checkpoint.path, exact=True)
+    weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)
     if not any(name.startswith(f'{BACKBONE}.') for name in report.loaded):
         raise UsageError(
             f'load_from: {checkpoint.path}: no tensor fits the backbone, the first ones are '

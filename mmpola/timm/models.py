@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
-from mmpola.checkpoint.adapt import adapt_tables
 from mmpola.checkpoint.contents import without_wrappers
 from mmpola.checkpoint.grids import saved_grids
-from mmpola.checkpoint.load import compare, refuse_misfits, rename
+from mmpola.checkpoint.load import fit_weights, refuse_misfits
 from mmpola.messages import info, listed
 
 GLOBAL_POOLS = ('avg', '')
@@ -57,15 +56,15 @@ class TimmModel(ModelWithBackbone):
         """
         state_dict = without_wrappers(state_dict)
         if strict:
-            weights = rename(self, state_dict)
-            resized = adapt_tables(self, weights)
-            if resized and not saved_grids(state_dict):  # timm's `checkpoint_path` drops them
+            weights, report = fit_weights(self, state_dict, 'state_dict')
+            if report.resized and not saved_grids(
+                state_dict
+            ):  # timm's `checkpoint_path` drops them
                 info(
                     'state_dict: it names no grids, so its position tables are read as square: '
-                    f'{listed(resized)}; pretrained=True with '
+                    f'{listed(report.resized)}; pretrained=True with '
                     'pretrained_cfg_overlay=dict(file=PATH) reads the grids of a file'
                 )
-            report = compare(self, weights, 'state_dict')
             refuse_misfits(report, self, state_dict)
             state_dict = weights
         return super().load_state_dict(state_dict, strict=False, assign=assign)

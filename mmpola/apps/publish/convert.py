@@ -20,10 +20,9 @@ from mmpola.backbones import named_backbone
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
-from mmpola.checkpoint.adapt import adapt_tables
 from mmpola.checkpoint.grids import safetensors_metadata, saved_grids, with_metadata
 from mmpola.checkpoint.hub import other_released_files
-from mmpola.checkpoint.load import RenamesWeights, compare, rename
+from mmpola.checkpoint.load import RenamesWeights, fit_weights, rename
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.config import complete_types
 from mmpola.engine.training_checkpoint import (
@@ -239,10 +238,7 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
     if arch not in NAMED:
         raise UsageError(f'--arch: expected one of {", ".join(NAMED)}, got {arch}')
     model = build_named(arch, weights)
-    renamed = rename(model, weights)
-    adapted = with_metadata(renamed, renamed)
-    adapt_tables(model, adapted)
-    report = compare(model, adapted, str(source))
+    _, report = fit_weights(model, weights, str(source))
     if report.problems:
         advice = ''
         if isinstance(model, Classifier):
@@ -250,6 +246,7 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
         advice += other_released_files(str(source))
         problems = '; '.join(report.problems)
         raise UsageError(f'{source}: does not fit {arch}: {problems}{advice}; nothing was written')
+    renamed = rename(model, weights)
     prefix = ''
     if not isinstance(model, Classifier):
         prefix = BACKBONE_PREFIX
