@@ -62,12 +62,7 @@ class RenamesWeights(nn.Module):
 
         `load_state_dict` of torch and of MMEngine call this for every module.
         """
-        own = {}
-        for name in list(state_dict):
-            if name.startswith(prefix):
-                own[name.removeprefix(prefix)] = state_dict.pop(name)
-        for name, x in self.rename_weights(own).items():
-            state_dict[prefix + name] = x
+        _rename_inside(state_dict, prefix, self)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
@@ -270,13 +265,18 @@ def _rename_entries(model: nn.Module, entries: Mapping[str, Any]) -> dict[str, A
         return model.rename_weights(entries)
     renamed = dict(entries)
     for prefix, backbone in _inner_models(model):
-        inside = {}
-        for name in list(renamed):
-            if name.startswith(prefix):
-                inside[name.removeprefix(prefix)] = renamed.pop(name)
-        for name, x in backbone.rename_weights(inside).items():
-            renamed[prefix + name] = x
+        _rename_inside(renamed, prefix, backbone)
     return renamed
+
+
+def _rename_inside(entries: dict[str, Any], prefix: str, model: RenamesWeights) -> None:
+    """Rename, in place, the entries that a dict has for a model under a prefix."""
+    own = {}
+    for name in list(entries):
+        if name.startswith(prefix):
+            own[name.removeprefix(prefix)] = entries.pop(name)
+    for name, x in model.rename_weights(own).items():
+        entries[prefix + name] = x
 
 
 def _inner_models(model: nn.Module) -> list[tuple[str, RenamesWeights]]:
