@@ -23,6 +23,7 @@ SCRIPTS = {
     'convert': ('convert_checkpoint.py', 'convert weights'),
     'export': ('export.py', 'write a model as ONNX'),
     'gpu': ('gpu.py', 'check the fused kernels on this GPU and switch them on'),
+    'curves': ('curves.py', 'draw the curves of a training run'),
     'flops': ('get_flops.py', 'count parameters and multiply-accumulates'),
     'operators': ('operators.py', "let every program find mmcv's operators"),
 }

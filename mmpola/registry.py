@@ -47,7 +47,6 @@ REGISTERED_NAMES: dict[str, dict[str, str]] = {
         'AtomicCheckpointHook': 'mmpola.engine.hooks.atomic_checkpoint',
         'ClassCountHook': 'mmpola.classification.hooks',
         'CompileBackboneHook': 'mmpola.engine.hooks.compile_backbone',
-        'CurvesHook': 'mmpola.engine.hooks.curves',
         'FinalTestHook': 'mmpola.engine.hooks.final_test',
         'FiniteLossHook': 'mmpola.engine.hooks.finite',
         'FirstBatchHook': 'mmpola.engine.hooks.first_batch',

@@ -1,64 +1,143 @@
-"""Draw losses, learning rates and metrics over the steps of a training run."""
+"""Draw losses, learning rates and metrics of a training run from what MMEngine has logged."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import json
+import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from mmpola.checkpoint.write import write_atomically
+from mmpola.messages import UsageError
+
+CURVES = 'curves.png'
+"""Name of the picture in the work dir."""
+
+SCALARS = '*/vis_data/scalars.json'
+"""MMEngine's files of scalars in a work dir, one for each start of a run."""
+
 POINTS = 500
 """Largest number of points of a curve over training steps; more are averaged in groups."""
+
+LOSSES_SHOWN = 12
+"""Largest number of losses with a curve: the sum and the largest of the others."""
 
 CLASSES_SHOWN = 10
 """Largest number of classes with a curve of their own: the worst ones of the last validation."""
 
-NO_METRIC = ('time', 'data_time', 'memory')
+DASHES = ('-', '--', ':', '-.')
+"""Line styles; with ten colours, 20 curves in a row look different."""
+
+NO_METRIC = ('time', 'data_time', 'memory', 'epoch', 'iter', 'step')
+
+OF_A_CLASS = re.compile(r'(?:^|/)(?:IoU\.(?P<map>.+)|(?P<box>[^/]+)_precision)$')
+"""A metric of one class: mmdet's `coco/NAME_precision`, and `IoU.NAME` of label maps."""
+
+Series = dict[int, float]
+"""Values by the training step."""
 
 
-def draw_curves(
-    histories: Mapping[str, Sequence[float]],
-    validated: Sequence[float],
-    steps: int,
-    classes: Sequence[str],
-) -> bytes:
+def draw_curves(work_dir: str | Path) -> Path:
+    """Draw `curves.png` in a work dir: losses, learning rates, metrics, metrics of single classes.
+
+    The step of a metric is the last one before it that MMEngine has logged.
+
+    Returns:
+        The path of the picture.
+
+    Raises:
+        UsageError: no training run has logged a value.
+    """
+    values = series(read_scalars(work_dir))
+    if not values:
+        raise UsageError(f'{work_dir}: expected {SCALARS} of a training run, found no value')
+    path = Path(work_dir, CURVES)
+    write_atomically(path, picture(values))
+    return path
+
+
+def read_scalars(work_dir: str | Path) -> list[dict[str, Any]]:
+    """Return the lines that MMEngine has logged in training, over all starts of a run.
+
+    A later start repeats some steps, or all of them: earlier lines are left out from its first
+    step on. So is a line that a killed process has not written to its end.
+    """
+    lines: list[dict[str, Any]] = []
+    for path in sorted(Path(work_dir).glob(SCALARS)):
+        new = []
+        for text in path.read_text().splitlines():
+            try:
+                new.append(json.loads(text))
+            except ValueError:
+                continue
+        steps = [line['iter'] for line in new if 'iter' in line]
+        if steps:
+            lines = _lines_before(lines, steps[0])
+        lines += new
+    return lines
+
+
+def _lines_before(lines: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    """Return the lines before the first one of this training step or a later one."""
+    for number, line in enumerate(lines):
+        if line.get('iter', 0) >= step:
+            return lines[:number]
+    return lines
+
+
+def series(lines: list[dict[str, Any]]) -> dict[str, Series]:
+    """Return the values by name, `train/loss` or `val/coco/bbox_mAP`, and by the training step."""
+    values: dict[str, Series] = {}
+    step = 0
+    for line in lines:
+        split = 'val'
+        if 'iter' in line:  # MMEngine writes it in lines of training only
+            split = 'train'
+        step = max(step, line.get('iter', line['step']))  # `step` of a validation may be an epoch
+        for name, value in line.items():
+            name = name.removeprefix(f'{split}/')
+            if name not in NO_METRIC:
+                values.setdefault(f'{split}/{name}', {})[step] = value
+    return values
+
+
+def picture(values: dict[str, Series]) -> bytes:
     """Draw a panel each for losses, learning rates, metrics and metrics of single classes.
 
     Args:
-        histories: values by MMEngine's name, `train/loss` or `val/coco/bbox_mAP`; those of training
-            are one per step, the last one of step `steps`.
-        validated: the step of each validation.
-        steps: number of training steps that were done.
-        classes: names of the classes.
+        values: what `series` returns.
 
     Returns:
         The content of a PNG file.
     """
-    panels = grouped(histories, classes)
-    panels = {title: curves for title, curves in panels.items() if curves}
+    panels = {title: curves for title, curves in grouped(values).items() if curves}
+    last = max((step for points in values.values() for step in points), default=1)
     figure = Figure(figsize=(8, 3.2 * max(1, len(panels))), layout='constrained')
     FigureCanvasAgg(figure)
     for number, (title, curves) in enumerate(panels.items()):
         axes = figure.add_subplot(len(panels), 1, number + 1)
         axes.set_title(title, loc='left')
-        for name, values in curves.items():
-            if name.startswith('val/'):
-                x, y = metric_points(values, validated)
-                axes.plot(x, y, marker='o', markersize=3, label=label_of(name))
-            else:
-                x, y = training_points(values, steps)
-                width = 2.0 if name == 'train/loss' else 1.0
-                axes.plot(x, y, linewidth=width, label=label_of(name))
-        axes.set_xlim(0, max(steps, 1))
-        if title != 'losses':
-            axes.set_ylim(bottom=0)
+        for index, (label, points) in enumerate(curves.items()):
+            x, y = averaged(points)
+            marker = 'none'
+            if 'loss' not in title and 'rate' not in title:
+                marker = 'o'
+            axes.plot(x, y, label=label, marker=marker, markersize=3, **look(index))
+        axes.set_xlim(0, max(last, 1))
+        highest = highest_value(curves)
+        if 'loss' not in title and highest > 0:
+            axes.set_ylim(0, 1.05 * highest)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, loc='center left', bbox_to_anchor=(1, 0.5))
+        axes.legend(fontsize=7, loc='center left', bbox_to_anchor=(1, 0.5), handlelength=3.5)
         if number == len(panels) - 1:
             axes.set_xlabel('training step')
     content = io.BytesIO()
@@ -66,69 +145,89 @@ def draw_curves(
     return content.getvalue()
 
 
-def grouped(
-    histories: Mapping[str, Sequence[float]], classes: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Sort histories into panels: title -> name -> values."""
-    panels: dict[str, dict[str, Any]] = {'losses': {}, 'learning rate': {}}
-    metrics: dict[str, Any] = {}
-    of_classes: dict[str, Any] = {}
-    for name, values in histories.items():
-        split, _, tail = name.partition('/')
-        if split == 'train' and 'loss' in tail:
-            panels['losses'][name] = values
-        elif name == 'train/lr':
-            panels['learning rate'][name] = values
-        elif split == 'val' and tail not in NO_METRIC:
-            if is_of_a_class(tail, classes):
-                of_classes[name] = values
-            elif max(values) > -1:  # -1: of an area without objects
-                metrics[name] = values
-    shares = {name: values for name, values in metrics.items() if max(values) <= 1}
+def grouped(values: dict[str, Series]) -> dict[str, dict[str, Series]]:
+    """Sort values into panels: title -> label of a curve -> values."""
+    losses: dict[str, Series] = {}
+    rates: dict[str, Series] = {}
+    shares: dict[str, Series] = {}
+    others: dict[str, Series] = {}
+    classes: dict[str, Series] = {}
+    for name, points in values.items():
+        split, _, label = name.partition('/')
+        if split == 'train' and 'loss' in label:
+            losses[label] = points
+        elif split == 'train' and label.rpartition('.')[2] in ('lr', 'base_lr'):
+            if points not in rates.values():  # base_lr is often the same
+                rates[label] = points
+        elif split == 'val' and class_of(label) is not None:
+            classes[label] = points
+        elif split == 'val' and highest_value({label: points}) > 1:
+            others[label] = points
+        elif split == 'val' and max(points.values()) > -1:  # -1: of an area without objects
+            shares[label] = points
+    panels = {}
+    title = 'losses'
+    if len(losses) > LOSSES_SHOWN:
+        title = f'the {LOSSES_SHOWN} largest of {len(losses)} losses'
+    panels[title] = _first(losses, LOSSES_SHOWN, key=lambda x: (x != 'loss', -newest(losses[x])))
+    panels['learning rate'] = rates
     panels['metrics'] = shares
-    panels['metrics above 1'] = {n: v for n, v in metrics.items() if n not in shares}
+    panels['metrics above 1'] = others
     title = 'single classes'
-    if len(of_classes) > CLASSES_SHOWN:
-        title = f'the {CLASSES_SHOWN} worst of {len(of_classes)} classes'
-    worst = sorted(of_classes, key=lambda name: of_classes[name][-1])[:CLASSES_SHOWN]
-    panels[title] = {name: of_classes[name] for name in worst}
+    if len(classes) > CLASSES_SHOWN:
+        title = f'the {CLASSES_SHOWN} worst of {len(classes)} classes'
+    panels[title] = _first(classes, CLASSES_SHOWN, key=lambda x: newest(classes[x]))
     return panels
 
 
-def is_of_a_class(metric: str, classes: Sequence[str]) -> bool:
-    """Whether a metric, such as `coco/cat_precision` or `IoU.cat`, is that of a single class."""
-    for name in classes:
-        for form in (f'/{name}_precision', f'/{name}', f'.{name}'):
-            if f'/{metric}'.endswith(form):
-                return True
-    return False
+def _first(curves: dict[str, Series], number: int, key: Any) -> dict[str, Series]:
+    """Return at most `number` curves, the first ones in the order of a key."""
+    names = sorted(curves, key=key)[:number]
+    return {name: curves[name] for name in curves if name in names}
 
 
-def label_of(name: str) -> str:
-    """Return the name of a curve without `train/` and `val/`, for the legend."""
-    label = name.partition('/')[2]
-    if label.startswith('_'):  # matplotlib leaves such names out
-        label = f' {label}'
-    return label
+def class_of(metric: str) -> str | None:
+    """Return the class whose metric this is; None for a metric of all classes."""
+    found = OF_A_CLASS.search(metric)
+    if found is None:
+        return None
+    return found['map'] or found['box']
 
 
-def metric_points(
-    values: Sequence[float], validated: Sequence[float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of a metric; if their numbers differ, the last ones belong together."""
-    number = min(len(values), len(validated))
-    x = np.asarray(validated, float)[len(validated) - number :]
-    y = np.asarray(values, float)[len(values) - number :]
-    return x, y
+def newest(points: Series) -> float:
+    """Return the value of the last step; infinity for one that is not finite."""
+    value = points[max(points)]
+    if not math.isfinite(value):
+        return math.inf
+    return value
 
 
-def training_points(values: Sequence[float], steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of a value of every step, as means of at most `POINTS` groups of steps."""
-    y = np.asarray(values, float)
-    x = np.arange(steps - len(y) + 1, steps + 1, dtype=float)
-    if len(y) <= POINTS:
+def highest_value(curves: dict[str, Series]) -> float:
+    """Return the largest finite value of curves, at least 0."""
+    values = [value for points in curves.values() for value in points.values()]
+    return max((value for value in values if math.isfinite(value)), default=0.0)
+
+
+def look(index: int) -> dict[str, Any]:
+    """Return colour, dashes and width of a curve.
+
+    Later curves are thinner, so that an equal one beneath is seen.
+    """
+    return {
+        'color': colormaps['tab10'](index % 10),
+        'linestyle': DASHES[index % len(DASHES)],
+        'linewidth': max(1.2, 3.2 - 0.3 * index),
+    }
+
+
+def averaged(points: Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y of a curve, as means of at most `POINTS` groups of steps."""
+    steps = sorted(points)
+    x = np.asarray(steps, float)
+    y = np.asarray([points[step] for step in steps], float)
+    if len(steps) <= POINTS:
         return x, y
-    groups = np.array_split(np.arange(len(y)), POINTS)
+    groups = np.array_split(np.arange(len(steps)), POINTS)
     means_x = np.array([x[group].mean() for group in groups])
     means_y = np.array([y[group].mean() for group in groups])
     return means_x, means_y

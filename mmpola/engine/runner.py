@@ -33,11 +33,8 @@ SHOWN_BY_THE_BAR = re.compile(
 )
 """Beginnings of lines that a progress bar replaces; a line with metrics has no `eta`."""
 
-DRAWING: dict[str, Any] = {
-    'first_batch': {'type': 'mmpola.FirstBatchHook'},
-    'curves': {'type': 'mmpola.CurvesHook'},
-}
-"""Hooks of every run, by their key in `default_hooks`; a config leaves one out by None."""
+FIRST_BATCH = 'first_batch'
+"""Key in `default_hooks` of the hook of every run that draws; a config leaves it out by None."""
 
 
 class Runner(mmengine.runner.Runner):
@@ -82,10 +79,9 @@ class Runner(mmengine.runner.Runner):
 
     def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
         """Register the hooks of the config and those of every run: try, draw and report."""
-        hooks = {**DRAWING, **(default_hooks or {})}
-        for name in DRAWING:
-            if hooks[name] is None:  # MMEngine takes None for its own hooks only
-                del hooks[name]
+        hooks = {FIRST_BATCH: {'type': 'mmpola.FirstBatchHook'}, **(default_hooks or {})}
+        if hooks[FIRST_BATCH] is None:  # MMEngine takes None for its own hooks only
+            del hooks[FIRST_BATCH]
         super().register_hooks(hooks, custom_hooks)
         self.register_hook(TrialHook())
         self.register_hook(ScreenHook(self._screen))

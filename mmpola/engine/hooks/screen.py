@@ -1,4 +1,4 @@
-"""Reports to the screen: a summary of the run, its first step, progress bars, what was saved."""
+"""Reports on a run: its summary, first step, progress bars and curves, and what was saved."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import get_world_size
+from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapperDict
+from mmengine.visualization import LocalVisBackend
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from mmpola.engine.advice import is_by_epoch
-from mmpola.engine.hooks.first_batch import after_preprocessing
+from mmpola.engine.curves import CURVES, draw_curves
+from mmpola.engine.hooks.first_batch import FIRST_BATCH, after_preprocessing
+from mmpola.engine.processes import is_killed_worker
+from mmpola.engine.seeding import unchanged_generators
 from mmpola.engine.validate import unwrapped
-from mmpola.messages import counted, info
+from mmpola.messages import counted, first_line, info
 
 
 class ScreenHook(Hook):
     """Prints a summary of a run when it starts, progress bars on a terminal, and what was saved.
+
+    After each validation and at the end it draws `curves.png` in the work dir, from what MMEngine
+    has logged in `scalars.json`. A picture that cannot be drawn is a line in the log.
 
     Args:
         screen: the `Screen` of the runner: its `starting` is set to False at the first batch, its
@@ -43,7 +50,7 @@ class ScreenHook(Hook):
 
     def before_test(self, runner: Any) -> None:
         """Print the summary of an evaluation."""
-        if runner._train_loop is None or isinstance(runner._train_loop, dict):  # no test of a run
+        if not is_training(runner):
             for line in model_lines(runner):
                 info(line)
             after_preprocessing(runner.model, self._report_batch)
@@ -68,6 +75,15 @@ class ScreenHook(Hook):
             text = f'loss {history.current():.4f}, run ends in {left}'
             self.bar.set_postfix_str(text, refresh=False)
         self._close_if_full()
+
+    def after_val(self, runner: Any) -> None:
+        """Draw the curves; MMEngine has logged the metrics."""
+        if is_training(runner):
+            draw(runner)
+
+    def after_train(self, runner: Any) -> None:
+        """Draw the steps after the last validation too."""
+        draw(runner)
 
     def after_run(self, runner: Any) -> None:
         """Print the last checkpoint and the best one."""
@@ -149,6 +165,31 @@ class ScreenHook(Hook):
             self.bar = None
 
 
+def is_training(runner: Any) -> bool:
+    """Whether a validation or test belongs to a training run."""
+    return not (runner._train_loop is None or isinstance(runner._train_loop, dict))
+
+
+def logs_scalars(runner: Any) -> bool:
+    """Whether MMEngine writes `scalars.json`, from which curves are drawn."""
+    backends = runner.visualizer._vis_backends.values()
+    return any(isinstance(backend, LocalVisBackend) for backend in backends)
+
+
+def draw(runner: Any) -> None:
+    """Draw the curves of a run in its first process; a failure is a line in the log."""
+    if not (is_main_process() and logs_scalars(runner)):
+        return
+    try:
+        with unchanged_generators():
+            draw_curves(runner.work_dir)
+    except Exception as error:
+        if is_killed_worker(error):
+            raise
+        path = Path(runner.work_dir, CURVES)
+        info(f'{path}: not drawn ({first_line(error)}); training goes on')
+
+
 def model_lines(runner: Any) -> list[str]:
     """Return the lines about the model, the device and the files of a run."""
     model: nn.Module = unwrapped(runner.model)
@@ -194,11 +235,13 @@ def training_lines(runner: Any) -> list[str]:
         length += f'; validation after every {pause.removeprefix("1 ")}'
     if runner.iter > 0:
         length += f'; continues after step {runner.iter}'
+    pictures = f'{Path(runner.work_dir)}: {FIRST_BATCH}'
+    if logs_scalars(runner):
+        pictures += f', and {CURVES} after each validation'
     return [
         f'steps        {length}',
         f'optimizer    {optimizer_text(runner.optim_wrapper)}',
-        f'pictures     {Path(runner.work_dir)}: first_batch.jpg, and curves.png after each '
-        'validation',
+        f'pictures     {pictures}',
     ]
 
 

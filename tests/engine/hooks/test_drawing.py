@@ -1,12 +1,10 @@
 """The pictures of training runs, and that they change nothing."""
 
-import json
-
 import pytest
 from PIL import Image
 
-from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.engine.hooks import curves, first_batch
+from mmpola.engine import curves
+from mmpola.engine.hooks import first_batch, screen
 from tests.helpers.processes import run_script
 from tests.helpers.training import assert_same, saved
 
@@ -25,7 +23,7 @@ def train(config, work, *options, arguments=()):
 
 
 @pytest.mark.parametrize('loop', ['mmpola.ExactEpochLoop', 'EpochBasedTrainLoop'])
-def test_a_run_with_pictures_ends_with_the_same_bits(loop, tiny_config, tmp_path):
+def test_a_run_with_pictures_ends_with_the_same_bits(loop, tiny_config, tmp_path, monkeypatch):
     """MMEngine's own loop draws all random numbers in a row."""
     with tiny_config.open('a') as config:
         config.write(
@@ -34,13 +32,12 @@ def test_a_run_with_pictures_ends_with_the_same_bits(loop, tiny_config, tmp_path
         )
     options = (f'train_cfg.type={loop}', 'train_cfg.max_epochs=2')
     train(tiny_config, tmp_path / 'with', *options)
-    none = ('default_hooks.first_batch=None', 'default_hooks.curves=None')
-    train(tiny_config, tmp_path / 'without', *options, *none)
+    monkeypatch.setattr(screen, 'draw', lambda runner: None)
+    train(tiny_config, tmp_path / 'without', *options, 'default_hooks.first_batch=None')
     for name in (first_batch.FIRST_BATCH, curves.CURVES):
         assert (tmp_path / 'with' / name).exists()
         assert not (tmp_path / 'without' / name).exists()
     one, other = (saved(tmp_path / name / 'epoch_2.pth') for name in ('with', 'without'))
-    del one['log'][curves.VALIDATED]
     assert_same(one, other)
 
 
@@ -49,7 +46,7 @@ def test_a_picture_that_fails_is_one_line(tiny_config, tmp_path, monkeypatch, ca
         raise ValueError('no colours left')
 
     monkeypatch.setattr(first_batch, 'draw_batch', fail)
-    monkeypatch.setattr(curves, 'draw_curves', fail)
+    monkeypatch.setattr(screen, 'draw_curves', fail)
     work = tmp_path / 'work'
     train(tiny_config, work, 'train_cfg.max_epochs=1', 'train_cfg.val_interval=2')
     shown = capsys.readouterr().out.splitlines()
@@ -68,14 +65,14 @@ def test_a_killed_worker_is_no_picture_that_fails(picture, tiny_config, tmp_path
 
     module, function = {
         'first_batch': (first_batch, 'draw_batch'),
-        'curves': (curves, 'draw_curves'),
+        'curves': (screen, 'draw_curves'),
     }[picture]
     monkeypatch.setattr(module, function, die)
     with pytest.raises(RuntimeError, match='killed by signal'):
         train(tiny_config, tmp_path / 'work', 'train_cfg.max_epochs=1')
 
 
-def test_curves_and_scalars_of_a_resumed_run_are_joined(tiny_config, tmp_path):
+def test_curves_of_a_resumed_run_join_its_starts(tiny_config, tmp_path):
     """It resumes from the first of two epochs: the second one's steps must not count twice."""
     work = tmp_path / 'work'
     train(tiny_config, work, 'train_cfg.max_epochs=2')
@@ -83,15 +80,18 @@ def test_curves_and_scalars_of_a_resumed_run_are_joined(tiny_config, tmp_path):
     width, height = Image.open(picture).size
     assert width == 768 and height > 320  # two images, enlarged
     content = picture.read_bytes()
-    (first,) = work.glob('*/vis_data/scalars.json')
     arguments = ['--resume', work / 'epoch_1.pth', '--overwrite']
     train(tiny_config, work, 'train_cfg.max_epochs=3', arguments=arguments)
-    (second,) = (path for path in work.glob('*/vis_data/scalars.json') if path != first)
-    entries = [json.loads(line) for line in second.read_text().splitlines()]
-    assert [entry['iter'] for entry in entries if 'iter' in entry] == list(range(1, 19))
-    assert [entry['step'] for entry in entries if 'iter' not in entry] == [1, 2, 3]
-    scalars = read_checkpoint(work / 'epoch_3.pth')['message_hub']['log_scalars']
-    assert len(scalars['train/loss']['log_history']) == 18
-    assert scalars[curves.VALIDATED]['log_history'].tolist() == [6, 12, 18]
+    lines = curves.read_scalars(work)
+    assert [line['iter'] for line in lines if 'iter' in line] == list(range(1, 19))
+    values = curves.series(lines)
+    assert list(values['val/coco/bbox_mAP']) == [6, 12, 18]
     assert (work / 'curves.png').exists()
     assert picture.read_bytes() == content  # of the first batch of the run
+
+
+def test_a_run_that_logs_elsewhere_has_no_curves(tiny_config, tmp_path, capsys):
+    backend = 'visualizer.vis_backends.0.type=TensorboardVisBackend'
+    train(tiny_config, tmp_path / 'work', backend, 'train_cfg.max_epochs=1')
+    assert not (tmp_path / 'work' / 'curves.png').exists()
+    assert 'curves.png' not in capsys.readouterr().out

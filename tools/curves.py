@@ -1,0 +1,27 @@
+"""Draws losses, learning rate and metrics of a training run into its work dir.
+
+    python tools/curves.py WORK_DIR
+
+The picture, `curves.png`, joins all starts of the run: where a later one repeats steps, its values
+are drawn. A training run draws it after each validation.
+"""
+
+from __future__ import annotations
+
+import mmpola.script  # noqa: F401  before all others
+
+import argparse
+
+from mmpola.engine.curves import draw_curves
+from mmpola.messages import run_main
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description='Draw curves.png', allow_abbrev=False)
+    parser.add_argument('work_dir', metavar='WORK_DIR', help='folder of a training run')
+    args = parser.parse_args()
+    print(draw_curves(args.work_dir))
+
+
+if __name__ == '__main__':
+    run_main(main)
