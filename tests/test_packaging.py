@@ -193,7 +193,7 @@ def test_a_detector_trains_from_the_wheel(python, mim, project, shapes):
     )
     output = run(python, mim / 'tools' / 'train.py', 'tiny.py', cwd=project)
     assert f'mmpola is {mim.parent}\n' in output
-    assert 'coco/segm_mAP_50' in output
+    assert 'segm_mAP_50' in output
     assert (project / 'work_dirs' / 'tiny' / 'epoch_1.pth').is_file()
 
 

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
-import re
-import sys
-from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any
 
 import mmengine.runner
-from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import MMLogger
 from mmengine.registry import HOOKS
 from torch import nn
-from tqdm import tqdm
 
-from mmpola.engine.hooks.screen import ScreenHook
 from mmpola.engine.hooks.trial import TrialHook
 from mmpola.engine.last_step import NOTED, HookCalls, keep_last_step
 from mmpola.engine.result_names import write_apart
+from mmpola.engine.screen import Screen, ScreenHook, prints_logged
 from mmpola.engine.types import type_class
-from mmpola.messages import FOR_THE_USER
-
-ABOUT_MMENGINE = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
-"""Beginnings of warnings about MMEngine's own code, which every run would print."""
-
-SHOWN_BY_THE_BAR = re.compile(
-    r'Exp name: |(Epoch|Iter)\(train\)|(Epoch|Iter)\((val|test)\).* eta: '
-)
-"""Beginnings of lines that a progress bar replaces; a line with metrics has no `eta`."""
 
 FIRST_BATCH = 'first_batch'
 """Key in `default_hooks` of the hook of every run that draws; a config leaves it out by None."""
@@ -40,9 +24,9 @@ FIRST_BATCH = 'first_batch'
 class Runner(mmengine.runner.Runner):
     """MMEngine's Runner, with the same arguments, a trial, pictures and fewer printed lines.
 
-    Until the first batch, the screen shows only warnings, errors and the messages of mmpola. On a
-    terminal, a progress bar then replaces the lines about training steps. The log file has
-    everything.
+    The screen shows warnings, errors and the messages of mmpola: a summary, then a row for each
+    validation. On a terminal, a progress bar replaces the lines about training steps. The log file
+    has everything.
     """
 
     _screen: Screen
@@ -106,7 +90,18 @@ class Runner(mmengine.runner.Runner):
         with prints_logged(self.logger):
             built = super().build_val_loop(loop)
         write_apart(built)
+        self._log_prints(built.evaluator)
         return built
+
+    def _log_prints(self, evaluator: Any) -> None:
+        """Let an evaluator print into the log file; its validation is a row on the screen."""
+        evaluate = evaluator.evaluate
+
+        def evaluate_quietly(size: int) -> Any:
+            with prints_logged(self.logger):
+                return evaluate(size)
+
+        evaluator.evaluate = evaluate_quietly
 
     def build_test_loop(self, loop: Any) -> Any:
         """Build the loop; what data sets and metrics print goes to the log file."""
@@ -114,81 +109,3 @@ class Runner(mmengine.runner.Runner):
             built = super().build_test_loop(loop)
         write_apart(built)
         return built
-
-
-class Screen(logging.Filter):
-    """Decides which log lines appear on the screen, and writes them above a progress bar.
-
-    Attributes:
-        starting: hide lines of the level INFO, except the messages of mmpola.
-        has_bar: whether the screen is a terminal, where progress bars are drawn.
-        terminal: the standard output.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.starting = True
-        self.terminal = sys.stdout
-        self.has_bar = self.terminal.isatty() and is_main_process()
-
-    def attach(self, handler: logging.StreamHandler[TextIO]) -> None:
-        """Filter the lines of a handler."""
-        handler.addFilter(self)
-        handler.setFormatter(ScreenFormatter(handler.formatter or logging.Formatter()))
-        if self.has_bar:
-            handler.setStream(AboveBar(handler.stream))  # type: ignore[arg-type]
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to show a line."""
-        if hasattr(record, FOR_THE_USER):
-            return True
-        text = str(record.msg)
-        if record.levelno == logging.WARNING:
-            return not text.startswith(ABOUT_MMENGINE)
-        if record.levelno > logging.WARNING:
-            return True
-        if self.starting:
-            return False
-        return not (self.has_bar and SHOWN_BY_THE_BAR.match(text))
-
-
-class ScreenFormatter(logging.Formatter):
-    """MMEngine's formatter, but mmpola's own messages appear as they are."""
-
-    def __init__(self, others: logging.Formatter) -> None:
-        super().__init__()
-        self.others = others
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        if hasattr(record, FOR_THE_USER):
-            return record.getMessage()
-        return self.others.format(record)
-
-
-class AboveBar:
-    """A stream that writes above the progress bars of a terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def write(self, text: str) -> None:
-        """Write text."""
-        tqdm.write(text, file=self.stream, end='')
-
-    def flush(self) -> None:
-        """Flush the terminal."""
-        self.stream.flush()
-
-
-@contextlib.contextmanager
-def prints_logged(logger: MMLogger) -> Iterator[None]:
-    """Log what is printed, such as pycocotools' remarks, at the level INFO."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            yield
-    finally:
-        for line in printed.getvalue().splitlines():
-            if line.strip():
-                logger.info(line)

@@ -3,8 +3,8 @@
 import pytest
 from PIL import Image
 
-from mmpola.engine import curves
-from mmpola.engine.hooks import first_batch, screen
+from mmpola.engine import curves, screen
+from mmpola.engine.hooks import first_batch
 from tests.helpers.processes import run_script
 from tests.helpers.training import assert_same, saved
 

@@ -10,12 +10,21 @@ import termios
 
 import pytest
 
+from mmpola.engine.screen import has_size
 from tests.helpers.processes import environment, run_script
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
 
 START = ['model', 'device', 'log', 'steps', 'optimizer', 'pictures', 'first batch', 'first step']
 """How the lines of the summary begin."""
+
+OF_VALIDATION = (
+    'Evaluating bbox',
+    'Accumulating evaluation results',
+    'mAP_copypaste',
+    'Epoch(val)',
+)
+"""What mmdet, pycocotools and MMEngine write of a validation."""
 
 ONLY_IN_THE_LOG_FILE = ('System environment:', 'Config:', 'Hooks will be executed', 'index created')
 
@@ -78,7 +87,7 @@ def test_a_file_gets_a_summary_and_the_lines_of_mmengine(
     lines = output.out.splitlines()
     (first,) = (n for n, line in enumerate(lines) if re.search(r'(Epoch|Iter)\(train\).*1/', line))
     shown = after_the_data(lines[:first])
-    start = [line for line in shown if 'WARNING' not in line and 'Exp name' not in line]
+    start = [line for line in shown if 'WARNING' not in line]
     assert len(start) == len(START), '\n'.join(start)
     assert summary(start) == START
     assert any(line.startswith('train') for line in lines)
@@ -91,6 +100,8 @@ def test_a_file_gets_a_summary_and_the_lines_of_mmengine(
     for line in start:
         assert line in log
     assert '%|' not in output.out + output.err
+    assert 'Exp name' not in output.out
+    assert 'Saving checkpoint' not in output.out
     for picture in ('first_batch.jpg', 'curves.png'):
         assert (work / picture).exists()
 
@@ -103,23 +114,46 @@ def test_a_terminal_gets_bars_and_the_log_file_everything(
         'train_cfg.max_epochs=2',
         'train_cfg.val_interval=1',
         'default_hooks.checkpoint.save_best=coco/bbox_mAP',
+        'val_evaluator.classwise=True',
     )
     output = train_in_a_terminal(tiny_config, '--work-dir', work, '--cfg-options', *options)
     lines = re.split(r'[\r\n]+', output)
     assert summary(lines) == START
-    bars = [line for line in lines if line.startswith('epoch 2/2: 100%')]
-    assert re.search(r'6/6 .* loss \d+\.\d+, run ends in 0:00:00\]', bars[-1])
+    bars = [line for line in lines if line.startswith('epoch 2/2: ')]
+    assert re.search(r'\d/6 .* loss \d+\.\d+, run ends in 0:00:0\d\]', bars[-1])
+    (number,) = (number for number, line in enumerate(lines) if line.startswith('  epoch  '))
+    classes = ['circle', 'square', 'triangle', 'star', 'ring', 'cross']
+    metrics = ['bbox_mAP', 'bbox_mAP_50', 'segm_mAP', 'segm_mAP_50', *classes]
+    heading = ['epoch', 'loss', *metrics, 'best', 'minutes']
+    assert lines[number].split() == heading
+    rows = [line.split() for line in lines[number:] if re.match(r' {6}[12]  ', line)]
+    assert [row[0] for row in rows] == ['1', '2']
+    assert len(rows[0]) == len(heading)  # the first is the best
+    assert all(re.fullmatch(r'\d\.\d{3}|nan', text) for text in rows[0][2:12])
     assert any(line.startswith('validation: ') for line in lines)
     assert 'Epoch(train)' not in output
-    assert len(re.findall(r'Epoch\(val\).*mAP', output)) == 2
+    for text in (*OF_VALIDATION, 'Exp name', 'Saving checkpoint'):
+        assert text not in output
     assert f'last         {work}/epoch_2.pth' in lines
     best = [line for line in lines if line.startswith(f'best         {work}/best_coco_bbox_mAP_')]
     assert re.search(r'\.pth \([\d.]+ in validation\)$', best[-1])
     log = text_of_log(work)
     assert log.count('Epoch(train)') == 12
+    for text in (*OF_VALIDATION, 'Exp name', 'Saving checkpoint'):
+        assert text in log
+    assert lines[number] in log
     for text in ONLY_IN_THE_LOG_FILE[:3]:
         assert text in log
         assert text not in output
+
+
+def test_a_terminal_without_a_size_gets_no_bars():
+    controller, terminal = pty.openpty()
+    with open(terminal, 'w') as stream:
+        assert not has_size(stream)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 120, 0, 0))
+        assert has_size(stream)
+    os.close(controller)
 
 
 def test_an_evaluation_begins_with_a_summary_too(tiny_config, tmp_path, write_checkpoint, capsys):

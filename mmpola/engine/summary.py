@@ -1,0 +1,109 @@
+"""Lines about a training run or an evaluation: model, device, length, optimizer, checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import get_world_size
+from mmengine.optim import OptimWrapperDict
+from mmengine.visualization import LocalVisBackend
+from torch import nn
+
+from mmpola.engine.advice import is_by_epoch
+from mmpola.engine.curves import CURVES
+from mmpola.engine.hooks.first_batch import FIRST_BATCH
+from mmpola.engine.validate import unwrapped
+from mmpola.engine.validation_table import value_text
+from mmpola.messages import counted
+
+
+def logs_scalars(runner: Any) -> bool:
+    """Whether MMEngine writes `scalars.json`, from which curves are drawn."""
+    backends = runner.visualizer._vis_backends.values()
+    return any(isinstance(backend, LocalVisBackend) for backend in backends)
+
+
+def model_lines(runner: Any) -> list[str]:
+    """Return the lines about the model, the device and the files of a run."""
+    model: nn.Module = unwrapped(runner.model)
+    parameters = list(model.parameters())
+    total = sum(parameter.numel() for parameter in parameters)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    name = type(model).__name__
+    backbone = getattr(model, 'backbone', None)
+    if isinstance(backbone, nn.Module):
+        name += f' on {type(backbone).__name__}'
+    size = f'{total / 1e6:.1f} M parameters'
+    if trained < total:
+        size += f', {trained / 1e6:.1f} M of them trained'
+    device = parameters[0].device
+    where = str(device)
+    if device.type == 'cuda':
+        where = torch.cuda.get_device_name(device)
+    if get_world_size() > 1:
+        where = f'{get_world_size()} processes, the first on {where}'
+    return [
+        f'model        {name}, {size}',
+        f'device       {where}',
+        f'log          {Path(runner.log_dir, f"{runner.timestamp}.log")}',
+    ]
+
+
+def training_lines(runner: Any) -> list[str]:
+    """Return the lines about the length, the learning rate and the pictures of a training run."""
+    loop = runner.train_loop
+    loader = runner.train_dataloader
+    images = getattr(loader.batch_sampler, 'batch_size', 0) * get_world_size()
+    if is_by_epoch(loop):
+        length = (
+            f'{len(loader)} an epoch, {counted(runner.max_epochs, "epoch")}, '
+            f'{runner.max_iters} in all'
+        )
+        pause = counted(runner.val_interval, 'epoch')
+    else:
+        length = f'{runner.max_iters} in all'
+        pause = counted(runner.val_interval, 'step')
+    length += f', {counted(images, "image")} each'
+    if runner._val_loop is not None:
+        length += f'; validation after every {pause.removeprefix("1 ")}'
+    if runner.iter > 0:
+        length += f'; continues after step {runner.iter}'
+    pictures = f'{Path(runner.work_dir)}: {FIRST_BATCH}'
+    if logs_scalars(runner):
+        pictures += f', and {CURVES} after each validation'
+    return [
+        f'steps        {length}',
+        f'optimizer    {optimizer_text(runner.optim_wrapper)}',
+        f'pictures     {pictures}',
+    ]
+
+
+def checkpoint_lines(known: dict[str, Any]) -> list[str]:
+    """Return the lines about the checkpoints that MMEngine's hook has noted in the message hub."""
+    lines = []
+    if 'last_ckpt' in known:
+        lines.append(f'last         {known["last_ckpt"]}')
+    for name, path in known.items():
+        if name.startswith('best_ckpt'):  # one for each metric of save_best
+            score = known[name.replace('best_ckpt', 'best_score')]
+            lines.append(f'best         {path} ({value_text(score)} in validation)')
+    return lines
+
+
+def optimizer_text(optim_wrapper: Any) -> str:
+    """Return the optimizer's class and its learning rates before the schedule changes them."""
+    wrappers = [optim_wrapper]
+    if isinstance(optim_wrapper, OptimWrapperDict):
+        wrappers = list(optim_wrapper.values())
+    names = []
+    rates = set()
+    for wrapper in wrappers:
+        names.append(type(wrapper.optimizer).__name__)
+        for group in wrapper.optimizer.param_groups:
+            rates.add(float(group.get('initial_lr', group['lr'])))
+    text = f'{min(rates):.3g}'
+    if len(rates) > 1:
+        text += f' to {max(rates):.3g}'
+    return f'{", ".join(names)}, learning rate {text}'
