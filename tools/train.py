@@ -89,7 +89,8 @@ def main() -> None:
     resumed = decide_resume(cfg, args.overwrite, model, args.resume)
     if resumed.finished:
         return
-    lines = check_data(cfg, splits=('train', 'val'), model=model).lines()
+    splits = ('train', 'val')
+    lines = check_data(cfg, splits=splits, model=model, measured=('test',)).lines()
     if place(cfg.launcher).rank == 0:
         print(*lines, sep='\n')
     ensure_checked(training_dtype(cfg))

@@ -29,7 +29,13 @@ from mmpola.engine.curves import CURVES, draw_curves
 from mmpola.engine.hooks.first_batch import after_preprocessing
 from mmpola.engine.processes import is_killed_worker
 from mmpola.engine.seeding import unchanged_generators
-from mmpola.engine.summary import checkpoint_lines, logs_scalars, model_lines, training_lines
+from mmpola.engine.summary import (
+    checkpoint_lines,
+    logs_scalars,
+    model_lines,
+    next_lines,
+    training_lines,
+)
 from mmpola.engine.validation_table import Cells, ValidationTable, metric_cells
 from mmpola.messages import FOR_THE_USER, counted, first_line, info
 
@@ -208,8 +214,11 @@ class ScreenHook(Hook):
         draw(runner)
 
     def after_run(self, runner: Any) -> None:
-        """Print the last checkpoint and the best one."""
-        for line in checkpoint_lines(runner.message_hub.runtime_info):
+        """Print the last checkpoint and the best one, and after training what comes next."""
+        lines = checkpoint_lines(runner.message_hub.runtime_info)
+        if is_training(runner):
+            lines += next_lines(runner)
+        for line in lines:
             info(line)
 
     def before_val_epoch(self, runner: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def training_lines(runner: Any) -> list[str]:
         pictures += f', and {CURVES} after each validation'
     return [
         f'steps        {length}',
-        f'optimizer    {optimizer_text(runner.optim_wrapper)}',
+        f'optimizer    {optimizer_text(runner.optim_wrapper)}{scaling_text(runner)}',
         f'pictures     {pictures}',
     ]
 
@@ -90,6 +91,69 @@ def checkpoint_lines(known: dict[str, Any]) -> list[str]:
             score = known[name.replace('best_ckpt', 'best_score')]
             lines.append(f'best         {path} ({value_text(score)} in validation)')
     return lines
+
+
+def next_lines(runner: Any) -> list[str]:
+    """Return the commands that come after a training run, with its best checkpoint.
+
+    They name the config that the run has written, which has its --cfg-options. The picture to
+    predict is the first of validation, or of training; without pictures only `test` is left.
+    """
+    known = runner.message_hub.runtime_info
+    work_dir = from_here(runner.work_dir)
+    config = work_dir / Path(runner.cfg.filename or '').name
+    checkpoint = known.get('last_ckpt')
+    for name, path in known.items():
+        if name.startswith('best_ckpt'):
+            checkpoint = path
+            break
+    if checkpoint is None or not config.is_file():
+        return []
+    model = [str(config), str(from_here(checkpoint))]
+    commands = []
+    if runner.cfg.get('test_dataloader'):
+        commands.append(['test', *model])
+    picture = first_picture(runner)
+    if picture is not None:
+        commands.append(['predict', *model, picture, '--out', str(work_dir / 'predictions')])
+        commands.append(['export', *model, str(work_dir / 'model.onnx')])
+    lines = [f'             mmpola {shlex.join(words)}' for words in commands]
+    if lines:
+        lines[0] = lines[0].replace('    ', 'next', 1)
+    return lines
+
+
+def from_here(path: str) -> Path:
+    """Return a path relative to the working directory if it is below that."""
+    here = Path.cwd()
+    if Path(path).is_relative_to(here):
+        return Path(path).relative_to(here)
+    return Path(path)
+
+
+def first_picture(runner: Any) -> str | None:
+    """Return the file of the first image of validation, or of training; None if it has none."""
+    loader = runner.train_dataloader
+    if runner._val_loop is not None:
+        loader = runner.val_dataloader
+    if not hasattr(loader.dataset, 'get_data_info'):
+        return None
+    path: str | None = loader.dataset.get_data_info(0).get('img_path')
+    return path
+
+
+def scaling_text(runner: Any) -> str:
+    """Return how MMEngine has scaled the learning rate; '' if it has not."""
+    scaling = runner.auto_scale_lr or {}
+    if not scaling.get('enable'):
+        return ''
+    images = runner.cfg.train_dataloader['batch_size'] * get_world_size()
+    factor = images / scaling['base_batch_size']
+    written = runner.cfg.optim_wrapper.get('optimizer', {}).get('lr')
+    text = f'scaled by {factor:g} for the batch size'
+    if written is not None:
+        text = f'{written:g} in the config, {text}'
+    return f' ({text})'
 
 
 def optimizer_text(optim_wrapper: Any) -> str:

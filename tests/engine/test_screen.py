@@ -100,6 +100,9 @@ def test_a_file_gets_a_summary_and_the_lines_of_mmengine(
     for line in start:
         assert line in log
     assert '%|' not in output.out + output.err
+    assert any(line.startswith('test: read at ') for line in lines)
+    commands = [line.partition('mmpola ')[2].split()[0] for line in lines[-3:]]
+    assert commands == ['test', 'predict', 'export']
     assert 'Exp name' not in output.out
     assert 'Saving checkpoint' not in output.out
     for picture in ('first_batch.jpg', 'curves.png'):

@@ -8,6 +8,7 @@ is printed: `report.py`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from mmpola.apps.data_checks.of_data import SIXTEEN_BITS
 from mmpola.apps.data_checks.of_run import FILES_MISSING
 from mmpola.apps.data_checks.read import Data, different_datasets, read
 from mmpola.apps.data_checks.report import Checked, refuse
-from mmpola.apps.data_checks.samples import load
+from mmpola.apps.data_checks.samples import load, measure
 from mmpola.apps.data_checks.table import (
     DATA,
     ERROR,
@@ -55,6 +56,7 @@ def check_data(
     *,
     whole: bool = False,
     model: nn.Module | None = None,
+    measured: tuple[str, ...] = (),
 ) -> Checked:
     """Check the data sets of `splits`, as they are built, and count what they hold.
 
@@ -67,6 +69,8 @@ def check_data(
         whole: load every sample, with a progress bar; else `FEW` of each data set, so that pixels
             are counted in a few label maps.
         model: the config's model, on any device, to compare neck and backbone.
+        measured: other splits, whose data may be missing or wrong; the size of their images is
+            compared with that of `splits`.
 
     Raises:
         UsageError: files are missing or invalid, and the message lists everything that was found;
@@ -90,11 +94,24 @@ def check_data(
             own += ask(SAMPLE, data, skip)
         found += own
     if is_first and is_complete:
+        run = run._replace(measured=measured_datasets(cfg, measured))
         found += ask(TOGETHER, run, skip)
     found = list(dict.fromkeys(found))
     if any(one.level == ERROR for one in found):
         refuse(found, is_complete)
-    return Checked(sets, found, skip)
+    return Checked(sets, found, skip, run.measured)
+
+
+def measured_datasets(cfg: Config, splits: tuple[str, ...]) -> list[Data]:
+    """Return the data sets of `splits` that can be read, with the sizes of a few images."""
+    sets = []
+    for data in different_datasets(cfg, splits):
+        with contextlib.suppress(Exception):  # they are checked where they are used
+            read(data, is_first=True)
+            measure(data)
+        if data.loaded.sizes:
+            sets.append(data)
+    return sets
 
 
 def image_lines(cfg: Config, images: Sequence[tuple[str | Path, Any]]) -> list[str]:

@@ -229,7 +229,7 @@ def image_scale(run: Run) -> Iterator[str]:
     """Images are resized to very different sizes in training and evaluation."""
     trained = [size for data in run.sets if data.is_trained for size in data.loaded.scales]
     sides = [math.sqrt(math.prod(size)) for size in trained]
-    for data in run.sets:
+    for data in (*run.sets, *run.measured):
         sizes = data.loaded.scales
         if data.is_trained or not sizes or not trained:
             continue

@@ -23,15 +23,23 @@ FEWEST = 10
 
 
 class Checked(NamedTuple):
-    """Data sets, what is probably a mistake in them, and the checks that were skipped."""
+    """Data sets, what is probably a mistake in them, and the checks that were skipped.
+
+    `measured` are other data sets, of which only the size is known.
+    """
 
     sets: list[Data]
     found: list[Found]
     skipped: list[str]
+    measured: Sequence[Data] = ()
 
     def lines(self) -> list[str]:
         """Return what a script prints."""
-        lines = [*table_lines(self.sets), *map(str, self.found)]
+        lines = table_lines(self.sets)
+        for data in self.measured:
+            sizes = size_text(data.loaded.sizes)
+            lines.append(f'{", ".join(data.splits)}: read at {sizes}, not checked')
+        lines += map(str, self.found)
         if self.skipped:
             lines.append(f'skipped checks: {", ".join(self.skipped)}')
         return lines

@@ -48,6 +48,11 @@ def load(data: Data, whole: bool) -> None:
         loader.load(every)
 
 
+def measure(data: Data) -> None:
+    """Load a few samples of a data set that has been read, to know the size of its images."""
+    Loader(data).find_steps(range(data.images)[:TRIES])
+
+
 def is_inconclusive(data: Data) -> bool:
     """Whether a few samples show nothing to learn from, which all of them may have."""
     found = data.loaded.labels

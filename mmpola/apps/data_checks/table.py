@@ -39,6 +39,7 @@ class Run(NamedTuple):
         splits: some of 'train', 'val' and 'test'.
         whole: whether every sample is loaded.
         sets: the data sets of these splits.
+        measured: other data sets, of which only the size is known that the network reads.
         model: the config's model as it was built, on any device; None: it is not asked.
     """
 
@@ -47,6 +48,7 @@ class Run(NamedTuple):
     whole: bool
     sets: list[Data]
     model: nn.Module | None = None
+    measured: Sequence[Data] = ()
 
 
 Ask = Callable[[Any], Iterable[str]]

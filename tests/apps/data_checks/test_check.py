@@ -1,5 +1,6 @@
 """Counts of data sets, and checks that do not depend on the kind of data set."""
 
+import copy
 import json
 import shutil
 from collections import Counter
@@ -379,6 +380,21 @@ def test_images_are_evaluated_at_another_size(kind, scale, request):
             step.scale = scale
     text = only(warnings(cfg, ('train', 'val')), 'image-scale')
     assert text.startswith('val_dataloader: whole images are resized to ')
+
+
+def test_the_size_of_test_data_is_compared_before_training(segmentation, tmp_path):
+    cfg = segmentation
+    cfg.test_dataloader = copy.deepcopy(cfg.val_dataloader)
+    (resize,) = (s for s in cfg.test_dataloader.dataset.pipeline if s.type == 'Resize')
+    resize.scale = (300, 260)
+    checked = check_data(cfg, ('train', 'val'), measured=('test',))
+    assert 'test: read at 320 x 256, not checked' in checked.lines()
+    (found,) = checked.found
+    assert found.text.startswith('test_dataloader: whole images are resized to 300 x 250')
+    cfg.test_dataloader.dataset.data_root = str(tmp_path)  # still without data
+    checked = check_data(cfg, ('train', 'val'), measured=('test',))
+    assert not checked.found
+    assert not any(line.startswith('test') for line in checked.lines())
 
 
 def test_a_check_that_fails_itself_stops_nothing(detection, monkeypatch):

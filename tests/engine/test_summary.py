@@ -1,0 +1,68 @@
+"""Lines about a run whose runner is made up."""
+
+from types import SimpleNamespace
+
+import pytest
+from mmengine.config import Config
+
+from mmpola.engine.summary import next_lines, scaling_text
+
+
+@pytest.fixture
+def runner(tmp_path, monkeypatch):
+    """A run in work_dirs/a run below the working directory, which has saved two checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    work = tmp_path / 'work_dirs' / 'a run'
+    work.mkdir(parents=True)
+    (work / 'config.py').touch()
+    cfg = SimpleNamespace(filename='configs/config.py', get={'test_dataloader': {'x': 1}}.get)
+    known = {'last_ckpt': f'{work}/epoch_2.pth', 'best_ckpt': f'{work}/best.pth'}
+    dataset = SimpleNamespace(get_data_info=lambda index: {'img_path': f'data/{index}.jpg'})
+    return SimpleNamespace(
+        work_dir=str(work),
+        cfg=cfg,
+        message_hub=SimpleNamespace(runtime_info=known),
+        train_dataloader=SimpleNamespace(dataset=dataset),
+        _val_loop=None,
+    )
+
+
+def test_the_next_commands(runner):
+    model = "'work_dirs/a run/config.py' 'work_dirs/a run/best.pth'"
+    assert next_lines(runner) == [
+        f'next         mmpola test {model}',
+        f"             mmpola predict {model} data/0.jpg --out 'work_dirs/a run/predictions'",
+        f"             mmpola export {model} 'work_dirs/a run/model.onnx'",
+    ]
+
+
+def test_without_pictures_a_test_is_next(runner):
+    runner.train_dataloader.dataset = object()
+    del runner.message_hub.runtime_info['best_ckpt']
+    (line,) = next_lines(runner)
+    assert (
+        line == "next         mmpola test 'work_dirs/a run/config.py' 'work_dirs/a run/epoch_2.pth'"
+    )
+
+
+def test_without_a_checkpoint_nothing_is_next(runner):
+    runner.message_hub.runtime_info.clear()
+    assert next_lines(runner) == []
+
+
+@pytest.mark.parametrize(
+    ('scaling', 'expected'),
+    [
+        (None, ''),
+        ({'enable': False, 'base_batch_size': 16}, ''),
+        (
+            {'enable': True, 'base_batch_size': 16},
+            ' (0.002 in the config, scaled by 0.25 for the batch size)',
+        ),
+    ],
+)
+def test_a_scaled_rate(scaling, expected):
+    cfg = Config(
+        {'train_dataloader': {'batch_size': 4}, 'optim_wrapper': {'optimizer': {'lr': 0.002}}}
+    )
+    assert scaling_text(SimpleNamespace(auto_scale_lr=scaling, cfg=cfg)) == expected
