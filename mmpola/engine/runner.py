@@ -11,6 +11,7 @@ from mmengine.logging import MMLogger
 from mmengine.registry import HOOKS
 from torch import nn
 
+from mmpola.engine.class_metrics import add_classes
 from mmpola.engine.hooks.trial import TrialHook
 from mmpola.engine.last_step import NOTED, HookCalls, keep_last_step
 from mmpola.engine.result_names import write_apart
@@ -90,6 +91,7 @@ class Runner(mmengine.runner.Runner):
         with prints_logged(self.logger):
             built = super().build_val_loop(loop)
         write_apart(built)
+        add_classes(built, self.cfg.get('val_evaluator'))
         self._log_prints(built.evaluator)
         return built
 
