@@ -26,6 +26,9 @@ SMALLEST_TILE = 320
 CAPTION = 22
 """Height of the line below an image in pixels."""
 
+SMALLEST_SHARE = 0.005
+"""The class of a mixed image is named if its share is not rounded to 0."""
+
 
 def draw_batch(batch: dict[str, Any], preprocessor: Any, dataset: Any) -> Image.Image:
     """Draw up to `SHOWN` images of a batch, each with its annotations and the name of its file.
@@ -54,7 +57,8 @@ def draw_batch(batch: dict[str, Any], preprocessor: Any, dataset: Any) -> Image.
                 visualizer.add_datasample('batch', image, sample, draw_gt=True, draw_pred=False)
             image = visualizer.get_image()
         elif sample is not None:
-            caption = f'{class_text(sample, classes)}  {caption}'
+            smoothing = getattr(preprocessor, 'label_smoothing', 0.0)
+            caption = f'{class_text(sample, classes, smoothing)}  {caption}'
         tiles.append((Image.fromarray(image), caption))
     return contact_sheet(tiles)
 
@@ -75,14 +79,26 @@ def visualizer_of(sample: Any) -> Any:
     return None
 
 
-def class_text(sample: Any, classes: list[str]) -> str:
-    """Return the class of an image; its two largest with their weights for a mixed image."""
+def class_text(sample: Any, classes: list[str], smoothing: float) -> str:
+    """Return the class of an image; of two mixed images both classes with their shares.
+
+    Args:
+        sample: with `gt_score` [num_classes] or `gt_label`.
+        classes: their names.
+        smoothing: the part of `gt_score` that label smoothing has given to all classes alike.
+    """
     names = dict(enumerate(classes))
     if 'gt_score' in sample:
-        weights, indices = sample.gt_score.detach().cpu().topk(min(2, len(sample.gt_score)))
+        scores = sample.gt_score.detach().float().cpu()
+        shares = (scores - smoothing / len(scores)) / (1 - smoothing)
+        values, indices = shares.topk(min(2, len(shares)))
         texts = []
-        for weight, index in zip(weights.tolist(), indices.tolist(), strict=True):
-            texts.append(f'{names.get(index, index)} {weight:.2f}')
+        for share, index in zip(values.tolist(), indices.tolist(), strict=True):
+            name = str(names.get(index, f'class {index}'))
+            if share > 1 - SMALLEST_SHARE:
+                return name
+            if share > SMALLEST_SHARE:
+                texts.append(f'{name} {share:.2f}')
         return ', '.join(texts)
     if 'gt_label' in sample:
         index = int(sample.gt_label)

@@ -1,5 +1,6 @@
 """Pictures of batches: colours, annotations and captions."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from mmseg.structures import SegDataSample
 from timm.data import create_transform
 
 from mmpola.classification.preprocessor import ClassificationPreprocessor
-from mmpola.engine.batch_picture import CAPTION, draw_batch
+from mmpola.engine.batch_picture import CAPTION, class_text, draw_batch
 
 MEAN = [123.675, 116.28, 103.53]
 STD = [58.395, 57.12, 57.375]
@@ -93,3 +94,22 @@ def test_a_classifier_shows_its_images_and_the_classes_of_mixed_ones():
     assert picture.size == (2 * SIDE, SIDE + CAPTION)
     assert picture.getpixel((5, 5)) == RED
     assert picture.getpixel((SIDE + 5, 5)) == RED
+
+
+@pytest.mark.parametrize(
+    ('mixup', 'pattern'),
+    [
+        (None, r'cat'),
+        ({'mixup_alpha': 1.0, 'mode': 'batch'}, r'(cat|dog) 0\.\d\d, (cat|dog) 0\.\d\d'),
+    ],
+)
+def test_the_text_names_labels_without_their_smoothing(mixup, pattern):
+    np.random.seed(0)
+    preprocessor = ClassificationPreprocessor(mixup=mixup, label_smoothing=0.3)
+    preprocessor.num_classes = 3
+    samples = [BaseDataElement(gt_label=label) for label in (2, 1)]
+    batch = preprocessor({'inputs': torch.zeros(2, 3, 8, 8), 'data_samples': samples}, True)
+    text = class_text(batch['data_samples'][0], ['bird', 'dog', 'cat'], 0.3)
+    assert re.fullmatch(pattern, text), text
+    if mixup:
+        assert sum(float(number) for number in re.findall(r'0\.\d\d', text)) == pytest.approx(1)
