@@ -1,6 +1,7 @@
 """The recipes of docs/in_your_own_project.md, read from the page, made small and run."""
 
 import copy
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from mmpola.engine.advice import length_advice
 from tests.helpers.configs import INSTALLED, config_files, shrink_input, shrink_model
 from tests.helpers.pages import block_with, code_blocks
 from tests.helpers.project import BCCD, write_data
+from tools.split import main as split_main
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -201,6 +203,34 @@ def test_pascal_voc_trains_and_is_evaluated(load):
     assert runner.model.roi_head.bbox_head.fc_cls.out_features == 4
     assert len(runner.val_dataloader.dataset) == 4
     assert 'pascal_voc/mAP' in runner.val_loop.run()
+
+
+def test_pictures_are_divided(root, tmp_path, monkeypatch):
+    """By the page's commands, each beside what its comment says."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ('photos', 'animals/JPEGImages', 'listed/images', 'flowers/rose', 'flowers/lily'):
+        Path('data', folder).mkdir(parents=True)
+        for number in range(10):
+            Path('data', folder, f'{number}.jpg').touch()
+    images = [{'id': number, 'file_name': f'{number}.jpg'} for number in range(10)]
+    Path('data/photos/all.json').write_text(json.dumps({'images': images, 'annotations': []}))
+    block = block_with(
+        code_blocks(root / 'docs' / 'in_your_own_project.md', 'bash'), 'mmpola split'
+    )
+    commands = [line.split() for line in block.splitlines() if line.startswith('mmpola')]
+    for _, _, *words in commands:
+        monkeypatch.setattr('sys.argv', ['split.py', *words])
+        split_main()
+    assert json.loads(Path('data/photos/train.json').read_text()).keys() == {
+        'images',
+        'annotations',
+    }
+    for folder in ('animals/ImageSets/Main', 'listed'):
+        assert len(Path('data', folder, 'train.txt').read_text().split()) == 8
+        assert len(Path('data', folder, 'val.txt').read_text().split()) == 2
+    for name in ('rose', 'lily'):
+        assert len(list(Path('data/finetune/train', name).iterdir())) == 8
+        assert len(list(Path('data/finetune/val', name).iterdir())) == 2
 
 
 @pytest.mark.slow

@@ -1,0 +1,157 @@
+"""Divides images into training, validation and test. It copies or lists them, and never moves any.
+
+An image's split follows from a hash of its name, so that the same names are always divided alike,
+and a few more images change the split of few others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mmpola.cache import complete_folder
+from mmpola.checkpoint.write import write_together
+from mmpola.classification.class_folders import ClassFolders
+from mmpola.messages import UsageError
+
+Counts = dict[str, int]
+"""Number of images by split."""
+
+
+def split_images(source: Path, out: Path, shares: Mapping[str, float], suffix: str) -> Counts:
+    """Divide the images of a file or folder.
+
+    Args:
+        source: a file in COCO's format, which is divided into out/train.json, out/val.json …; a
+            folder with images, whose names are listed in out/train.txt, out/val.txt …; or a folder
+            with a folder of images for each class, which are copied to out/train/CLASS,
+            out/val/CLASS …, in each class with the same shares.
+        out: folder for the result, of which nothing may exist.
+        shares: of each split but 'train', which takes the rest, in 0 … 1.
+        suffix: end of the names of images in a folder; the lists leave it out.
+
+    Raises:
+        UsageError: the source is none of these, too small to be divided, or a result exists.
+        OSError: the disk refuses. Then nothing is written.
+    """
+    if source.is_file() and source.suffix == '.json':
+        return _split_coco(source, out, shares)
+    if not source.is_dir():
+        raise UsageError(f"{source}: expected a folder, or a file in COCO's format, got neither")
+    entries = sorted(os.scandir(source), key=lambda entry: entry.name)
+    shown = [entry for entry in entries if not entry.name.startswith('.')]
+    images = [entry.name for entry in shown if entry.is_file() and entry.name.endswith(suffix)]
+    if images:
+        names = [name.removesuffix(suffix) for name in images]
+        return _split_names(names, source, out, shares)
+    if any(entry.is_dir() for entry in shown):
+        return _split_class_folders(source, out, shares)
+    rule = f'expected files NAME{suffix} (--suffix) or class folders'
+    raise UsageError(f'{source}: {rule}, got neither')
+
+
+def divide(
+    names: Iterable[str], shares: Mapping[str, float], source: str | Path
+) -> dict[str, list[str]]:
+    """Divide names: each share at least one name, and one at least for 'train'.
+
+    Args:
+        names: different names.
+        shares: see `split_images`.
+        source: what an error names.
+
+    Raises:
+        UsageError: there are too few names.
+    """
+    left = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+    number = len(left)
+    divided = {}
+    for name, share in shares.items():
+        count = max(1, round(share * number))
+        divided[name] = sorted(left[:count])
+        left = left[count:]
+    if not left:
+        rule = f'expected an image at least for each of train, {", ".join(shares)}'
+        raise UsageError(f'{source}: {rule}, got {number} in all')
+    return {'train': sorted(left), **divided}
+
+
+def _split_coco(source: Path, out: Path, shares: Mapping[str, float]) -> Counts:
+    """Divide a file in COCO's format; all but its images and annotations is in every part."""
+    try:
+        content: dict[str, Any] = json.loads(source.read_bytes())
+        files = {image['id']: image['file_name'] for image in content['images']}
+        annotations = [(entry['image_id'], entry) for entry in content['annotations']]
+    except (ValueError, KeyError, TypeError) as error:
+        rule = "expected a file in COCO's format, with images and annotations"
+        raise UsageError(f'{source}: {rule}, got {error!r}') from error
+    written = {}
+    counts = {}
+    for name, members in divide(set(files.values()), shares, source).items():
+        inside = set(members)
+        kept = {key for key, file in files.items() if file in inside}
+        part = dict(content)
+        part['images'] = [image for image in content['images'] if image['id'] in kept]
+        part['annotations'] = [entry for key, entry in annotations if key in kept]
+        written[out / f'{name}.json'] = json.dumps(part).encode()
+        counts[name] = len(kept)
+    _write_new(written)
+    return counts
+
+
+def _split_names(names: list[str], source: Path, out: Path, shares: Mapping[str, float]) -> Counts:
+    """Write a list of names for each split, a name per line."""
+    divided = divide(names, shares, source)
+    written = {}
+    for name, members in divided.items():
+        written[out / f'{name}.txt'] = ''.join(f'{member}\n' for member in members).encode()
+    _write_new(written)
+    return {name: len(members) for name, members in divided.items()}
+
+
+def _split_class_folders(source: Path, out: Path, shares: Mapping[str, float]) -> Counts:
+    """Copy the images of class folders, divided class by class."""
+    if out.exists():
+        raise UsageError(f'{out}: exists already; name a new folder')
+    if out.resolve().is_relative_to(source.resolve()):
+        raise UsageError(f'{out}: expected a folder outside of {source}, got one inside')
+    try:
+        images = ClassFolders(str(source), training=False, transform={'input_size': 224})
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    by_class: dict[int, list[str]] = {}
+    for index in range(len(images)):
+        found = images.get_data_info(index)
+        path = os.path.relpath(found['img_path'], source)
+        by_class.setdefault(found['gt_label'], []).append(path)
+    classes = images.metainfo['classes']
+    divided = []
+    for label, paths in by_class.items():
+        divided.append(divide(paths, shares, source / classes[label]))
+    counts: Counts = {}
+    with complete_folder(out) as folder:
+        for parts in divided:
+            for name, paths in parts.items():
+                counts[name] = counts.get(name, 0) + len(paths)
+                for path in paths:
+                    target = folder / name / path
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(source / path, target)
+    return counts
+
+
+def _write_new(contents: Mapping[Path, bytes]) -> None:
+    """Write files, all or none.
+
+    Raises:
+        UsageError: one of them exists.
+    """
+    for path in contents:
+        if os.path.lexists(path):
+            raise UsageError(f'{path}: exists already; name another folder')
+    write_together(contents)
