@@ -34,7 +34,8 @@ OPTIONS_FOR = (
 """Configs for which the pages print options without naming one."""
 
 SHELL = re.compile(
-    r'(cd|git|if|ln|mkdir|pip|sed|source|tensorboard|python -c|\.venv/bin/(?!python)\S+)\b'
+    r'(cd|datum|git|if|labelme2coco|ln|mkdir|pip|sed|source|tensorboard|python -c|'
+    r'\.venv/bin/(?!python)\S+)\b'
 )
 """Commands that are not ours."""
 

@@ -105,6 +105,7 @@ def test_every_recipe_is_tested(root):
         'my_boxes.py',
         'longer_and_larger.py',
         'my_coco_boxes.py',
+        'my_scenes.py',
         'my_masks.py',
         'my_labels.py',
         'listed_labels.py',
@@ -141,10 +142,13 @@ def test_five_lines_replace_the_backbone(name, classes, parameters, folder, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('name', 'classes'), [('my_boxes', BCCD.values()), ('my_coco_boxes', BCCD)]
+    ('name', 'classes'),
+    [('my_boxes', BCCD.values()), ('my_coco_boxes', BCCD), ('my_scenes', BCCD)],
 )
 def test_boxes_train_and_are_evaluated_by_class(name, classes, load):
-    runner = train(load(name, evaluate=True))
+    cfg = load(name, evaluate=True)
+    check_data(cfg, whole=True)
+    runner = train(cfg)
     logged = runner.message_hub.log_scalars
     assert np.isfinite(logged['train/loss'].data[0]).all()
     assert {f'val/coco/{name}_precision' for name in classes} <= logged.keys()
