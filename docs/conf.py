@@ -27,11 +27,9 @@ release = version = mmpola.__version__
 extensions = [
     'myst_nb',  # reads Markdown and notebooks
     'sphinx.ext.autodoc',
-    'sphinx.ext.mathjax',
     'sphinx.ext.napoleon',
     'sphinx.ext.viewcode',
     'sphinx_copybutton',
-    'sphinx-mathjax-offline',  # sets mathjax_path: pages load nothing from the network
 ]
 exclude_patterns = ['_build']
 nitpicky = True
@@ -40,7 +38,6 @@ nitpick_ignore_regex = [
     ('py:class', r'mmpola\..*\.Result'),  # a type variable
 ]
 
-myst_enable_extensions = ['amsmath', 'dollarmath']
 myst_heading_anchors = 3
 
 nb_execution_mode = 'off'  # notebooks are stored with the outputs of tools/dev/run_notebooks.py
@@ -51,8 +48,6 @@ autodoc_typehints_format = 'short'
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 napoleon_numpy_docstring = False
-
-mathjax3_config = {'tex': {'tagSide': 'left'}}  # a number stays visible when its equation scrolls
 
 html_theme = 'furo'
 html_title = 'mmpola'
@@ -113,6 +108,7 @@ def rewrite_readme(app: Any, path: Path, page: str, source: list[str]) -> None:
 def rewrite_page(app: Any, name: str, source: list[str]) -> None:
     """Give a page the repository's address, and links that differ between site and repository."""
     text = source[0].replace('](../benchmarks/README.md', '](benchmarks.md')
+    text = re.sub(r'\]\((\.\./)+mmpola/ops/README\.md', '](/operator.md', text)
     if ADDRESS:
         text = text.replace('git clone ADDRESS mmpola', f'git clone {ADDRESS} mmpola')
         text = text.replace('    # ADDRESS: where you found this repository', '')
