@@ -1,7 +1,6 @@
 """A run that ends early leaves its last weights, and continues as if it had not ended."""
 
 import copy
-import uuid
 
 import pytest
 from mmengine.hooks import EMAHook, Hook
@@ -9,7 +8,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.last_step import HookCalls, complete_step
 from mmpola.engine.runner import Runner
-from tests.helpers.training import assert_same, saved, small_config
+from tests.helpers.training import assert_same, forget_runs, saved, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -45,7 +44,7 @@ def train(cfg, *hooks, resume=False):
     """Train with the Runner of `mmpola train`."""
     cfg = copy.deepcopy(cfg)
     cfg.resume = resume
-    cfg.experiment_name = uuid.uuid4().hex
+    forget_runs()
     runner = Runner.from_cfg(cfg)
     for hook in hooks:
         runner.register_hook(hook)

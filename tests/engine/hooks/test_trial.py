@@ -71,10 +71,10 @@ def tiny_classifier(colours, tmp_path):
 
 def train(config, work, *options, arguments=()):
     """Train; return the exit status."""
-    name = f'visualizer.name={uuid.uuid4().hex}'  # MMEngine keeps one by its name
-    return run_script(
-        'train', config, '--work-dir', work, *arguments, '--cfg-options', name, *options
-    )
+    command = (config, '--work-dir', work, *arguments)
+    if options:
+        command += ('--cfg-options', *options)
+    return run_script('train', *command)
 
 
 def changed(config, text):
