@@ -26,8 +26,18 @@ from tests.helpers.training import forget_runs, write_images
 GOLDEN = ROOT / 'tests' / 'golden'
 
 
-def pytest_collection_modifyitems(items):
-    """Run files with slow tests first, so that no process ends a run with a long one."""
+def pytest_addoption(parser):
+    parser.addoption('--by-hand', action='store_true', help='run the tests marked by_hand too')
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out tests marked by_hand. Run files with slow tests first, so that no process ends a
+    run with a long one.
+    """
+    if not config.getoption('--by-hand'):
+        by_hand = [item for item in items if item.get_closest_marker('by_hand')]
+        config.hook.pytest_deselected(items=by_hand)
+        items[:] = [item for item in items if item not in by_hand]
     slow = {item.path for item in items if item.get_closest_marker('slow')}
     items.sort(key=lambda item: item.path not in slow)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
+from tests.helpers.by_hand import others_by_hand
 
 # Two blocks of each kind: with `with_cp` they are recorded one by one, but share constants.
 PYRAMID = {
@@ -30,6 +31,8 @@ SMALL = {
     'PolaDeiT': (PolaDeiT, {'arch': DEIT, 'attn_types': 'LLSS'}),
     'PolaDeiT deformable': (PolaDeiT, {'arch': DEIT, 'mixing': 'dcn', 'polarity': False}),
 }
+KINDS = ('PolaSwin', 'PolaPVT', 'PolaFormerPP', 'PolaDeiT deformable')
+"""Backbones that have each attention layer; PolaPVTv2 and PolaDeiT have those of the first two."""
 
 
 def gradients(model, run, x):
@@ -56,16 +59,22 @@ def compare_training(name, backend, sizes, **arguments):
 WITH_AND_WITHOUT_CP = pytest.mark.parametrize('with_cp', [False, True])
 
 
-@WITH_AND_WITHOUT_CP
-@pytest.mark.parametrize('name', SMALL)
-def test_compiled_training_at_one_size(name, with_cp):
-    compare_training(name, 'aot_eager', [(32, 48)], with_cp=with_cp, dynamic=False)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', others_by_hand(SMALL, KINDS))
+def test_compiled_training_at_one_size(name):
+    compare_training(name, 'aot_eager', [(32, 48)], with_cp=False, dynamic=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', SMALL)
+@pytest.mark.parametrize('name', others_by_hand(SMALL, ['PolaSwin']))
+def test_compiled_training_at_one_size_with_recomputed_blocks(name):
+    compare_training(name, 'aot_eager', [(32, 48)], with_cp=True, dynamic=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', others_by_hand(SMALL, KINDS[1:]))
 def test_compiled_training_at_any_size(name):
-    """With recomputed blocks, the harder case; the next test has both."""
+    """With recomputed blocks, the harder case; the next test has both for a PolaSwin."""
     sizes = [(32, 48), (52, 36)]
     compare_training(name, 'eager', sizes, with_cp=True, dynamic=True)
 
