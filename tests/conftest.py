@@ -83,10 +83,27 @@ def _remember_packages():
 
 
 @pytest.fixture(scope='module')
-def unformatted_configs():
-    """Let MMEngine write configs without formatting them, in modules that start many runs.
+def undrawn_curves():
+    """Let training runs draw no curves, which takes a quarter of a short run."""
+    from mmpola.engine.hooks.curves import CurvesHook
 
-    All other tests run MMEngine as it is.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CurvesHook, '_draw', lambda hook, runner: None)
+        yield patch
+
+
+@pytest.fixture(scope='module')
+def drawn_curves(undrawn_curves):
+    """Let the training runs of a module draw curves all the same."""
+    undrawn_curves.undo()
+
+
+@pytest.fixture(scope='module')
+def unformatted_configs(undrawn_curves):
+    """Let MMEngine write configs without formatting them, and draw no curves, in modules that start
+    many runs.
+
+    All other tests run MMEngine and mmpola as they are.
     """
     with pytest.MonkeyPatch.context() as patch:
         leave_configs_unformatted(patch)

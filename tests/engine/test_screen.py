@@ -13,7 +13,7 @@ import pytest
 from mmpola.engine.screen import has_size
 from tests.helpers.processes import environment, run_script
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs', 'drawn_curves')]
 
 START = ['model', 'device', 'log', 'steps', 'optimizer', 'pictures', 'first batch', 'first step']
 """How the lines of the summary begin."""

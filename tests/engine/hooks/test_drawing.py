@@ -8,7 +8,7 @@ from mmpola.engine.hooks import first_batch
 from tests.helpers.processes import run_script
 from tests.helpers.training import assert_same, saved
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs', 'drawn_curves')]
 
 EACH_EPOCH = (
     'train_cfg.val_interval=1',
