@@ -119,7 +119,7 @@ def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_
     """Every parameter gets a gradient, as DistributedDataParallel requires; a step and an
     evaluation run; --resume and
     test.py accept the checkpoint, which contains MMEngine's schedulers and log. Configs of
-    test_other_heads.py, which trains them through the scripts, only get gradients here.
+    test_other_heads.py, which trains them through the script, only get gradients here.
     """
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
     cfg.randomness = {'seed': 0}

@@ -1,4 +1,4 @@
-"""A backbone of mmdet, whose constructor reads values, trains beside ours by the same commands."""
+"""A backbone of mmdet trains beside ours by the same command."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SWIN = {
 
 
 @pytest.mark.slow
-def test_train_resume_test_and_predict(tiny_config, shapes, tmp_path):
+def test_a_backbone_of_mmdet_trains(tiny_config, tmp_path):
     with tiny_config.open('a') as config:
         config.write(
             f'model["backbone"] = dict({SWIN!r}, _delete_=True)\n'
@@ -26,13 +26,5 @@ def test_train_resume_test_and_predict(tiny_config, shapes, tmp_path):
             'train_dataloader["dataset"]["indices"] = 2\n'
         )
     work = tmp_path / 'work'
-    out = tmp_path / 'out'
     assert run_script('train', tiny_config, '--work-dir', work) == 0
-    longer = ('--cfg-options', 'train_cfg.max_epochs=2')
-    assert run_script('train', tiny_config, '--work-dir', work, '--resume', *longer) == 0
-    checkpoint = work / 'epoch_2.pth'
-    assert read_checkpoint(checkpoint)['meta']['iter'] == 2
-    assert run_script('test', tiny_config, checkpoint, '--work-dir', tmp_path / 'tested') == 0
-    images = shapes / 'coco' / 'val2017'
-    assert run_script('predict', tiny_config, checkpoint, images, '--out', out) == 0
-    assert len(list((out / 'preds').iterdir())) == 4
+    assert read_checkpoint(work / 'epoch_1.pth')['meta']['iter'] == 1

@@ -65,6 +65,7 @@ def test_what_cannot_be_compiled_is_refused(model, backend, message):
 @pytest.mark.slow
 @pytest.mark.usefixtures('unformatted_configs')
 def test_a_detector_whose_backbone_has_windows_trains(tiny_config, tmp_path):
+    """tests/backbones/test_compilation.py compiles its backward pass."""
     work = tmp_path / 'work'
     settings = ['train_cfg.max_epochs=1', 'model.backbone.with_cp=True']
     settings.append('train_dataloader.dataset.indices=2')  # one step; every size is compiled
@@ -75,7 +76,7 @@ def test_a_detector_whose_backbone_has_windows_trains(tiny_config, tmp_path):
         '--work-dir',
         work,
         '--compile',
-        'aot_eager',
+        'eager',
         '--cfg-options',
         *settings,
     )
@@ -83,3 +84,6 @@ def test_a_detector_whose_backbone_has_windows_trains(tiny_config, tmp_path):
     weights = torch.load(work / 'epoch_1.pth', weights_only=False)['state_dict']
     table = weights['backbone.stages.3.blocks.0.attn.relative_position_bias_table']
     assert table.isfinite().all()
+    tested = ('--work-dir', tmp_path / 'tested')
+    with torch.compiler.set_stance('force_eager'):
+        assert run_script('test', tiny_config, work / 'epoch_1.pth', '--compile', *tested) == 0
