@@ -110,7 +110,7 @@ def refusal(config, work, capsys, *options):
     ],
 )
 def test_a_run_ends_with_the_same_bits(fixture, options, last, request, tmp_path, capsys):
-    """Also one that is resumed, and one in MMEngine's own loop, which seeds no step."""
+    """A detector also when it is resumed."""
     config = request.getfixturevalue(fixture)
     config = changed(config, "custom_hooks = [dict(type='EMAHook')]\nrandomness = dict(seed=5)")
     none = ('--skip-checks', 'trial')
@@ -129,6 +129,8 @@ def test_a_run_ends_with_the_same_bits(fixture, options, last, request, tmp_path
         for work in (one, other)
     ]
     assert files[0] == files[1]
+    if fixture != 'tiny_config':
+        return
     before = last.replace('2', '1')
     resumed = ('--resume', other / before, '--overwrite')
     assert train(config, other, *options, *drawn, arguments=resumed) == 0
@@ -137,6 +139,7 @@ def test_a_run_ends_with_the_same_bits(fixture, options, last, request, tmp_path
 
 
 def test_mmengines_own_loop_draws_the_same_numbers(tiny_config, tmp_path):
+    """It seeds no step."""
     config = changed(
         tiny_config,
         "checkpoint = dict(type='mmpola.AtomicCheckpointHook')\n"
@@ -202,7 +205,8 @@ def test_what_a_model_changes_is_restored():
 
 
 NO_BOX = 'model = dict(test_cfg=dict(rcnn=dict(score_thr=0.9)))'
-ONE_EPOCH = ('train_cfg.max_epochs=1', 'train_cfg.val_interval=1')
+ONE_STEP = ('train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=2')
+EVALUATED = (*ONE_STEP, 'train_cfg.val_interval=1')
 
 
 @pytest.mark.parametrize(
@@ -282,7 +286,7 @@ def test_a_metric_that_does_not_exist_is_named(text, start, tiny_config, tmp_pat
 
 def test_no_box_and_no_name_to_compare_is_no_error(tiny_config, tmp_path):
     config = changed(tiny_config, NO_BOX)
-    assert train(config, tmp_path / 'work', *ONE_EPOCH) == 0
+    assert train(config, tmp_path / 'work', *EVALUATED) == 0
 
 
 def test_evaluators_of_several_data_sets_get_images_of_each(tiny_config, tmp_path, capsys):
@@ -291,7 +295,7 @@ def test_evaluators_of_several_data_sets_get_images_of_each(tiny_config, tmp_pat
     line = refusal(config, tmp_path / 'refused', capsys, best)
     assert 'did you mean north/coco/bbox_mAP?' in line
     best = 'default_hooks.checkpoint.save_best=south/coco/bbox_mAP'
-    assert train(config, tmp_path / 'work', *ONE_EPOCH, best) == 0
+    assert train(config, tmp_path / 'work', *EVALUATED, best) == 0
 
 
 def test_evaluators_that_write_leave_no_file(tiny_config, tmp_path, capsys):
@@ -300,15 +304,15 @@ def test_evaluators_that_write_leave_no_file(tiny_config, tmp_path, capsys):
     text = "val_evaluator = dict(format_only={}, outfile_prefix='{}/results')\n"
     for format_only in (True, False):
         config = changed(tiny_config, text.format(format_only, kept))
-        never = ('train_cfg.max_epochs=1', 'train_cfg.val_interval=5', 'train_cfg.val_begin=5')
-        assert train(config, tmp_path / f'work-{format_only}', *never) == 0
+        never = ('train_cfg.val_interval=5', 'train_cfg.val_begin=5')
+        assert train(config, tmp_path / f'work-{format_only}', *ONE_STEP, *never) == 0
         assert 'trial  ' in capsys.readouterr().out
         assert not kept.exists()
 
 
 def test_a_run_without_validation_is_not_tried(tiny_config, tmp_path, capsys):
     config = changed(tiny_config, 'val_dataloader = val_evaluator = val_cfg = None')
-    assert train(config, tmp_path / 'work', 'train_cfg.max_epochs=1') == 0
+    assert train(config, tmp_path / 'work', *ONE_STEP) == 0
     assert 'trial  ' not in capsys.readouterr().out
 
 
