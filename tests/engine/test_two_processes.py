@@ -68,7 +68,7 @@ def test_a_signal_to_one_process_stops_both_and_they_resume(together):
 
 
 def test_detectors_and_segmenters_resume_with_the_same_bits(together):
-    """`interrupt_and_resume` has compared them."""
+    """`interrupt_and_resume` has compared them; only the interrupted run has workers."""
     assert all((together[0] / name / 'parts').is_dir() for name in CONFIGS)
 
 

@@ -100,9 +100,12 @@ def main(colours, shapes, out):
         **{event: average_buffers(event) for event in ('after_train_epoch', 'before_val_epoch')},
     }
     for name, step in CONFIGS.items():
-        interrupt_and_resume(
-            out / name, step, lambda work, name=name: distribute(small(shapes, work, name))
-        )
+
+        def config(work, name=name):
+            workers = 0 if work.name == 'whole' else 1
+            return distribute(small(shapes, work, name, workers=workers))
+
+        interrupt_and_resume(out / name, step, config)
     (out / f'rank{distributed.get_rank()}.json').write_text(json.dumps(results))
     distributed.destroy_process_group()
 
