@@ -85,10 +85,8 @@ def _remember_packages():
 @pytest.fixture(scope='module')
 def undrawn_curves():
     """Let training runs draw no curves, which takes a quarter of a short run."""
-    from mmpola.engine.hooks.curves import CurvesHook
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CurvesHook, '_draw', lambda hook, runner: None)
+        patch.setattr('mmpola.engine.screen.draw', lambda runner: None)
         yield patch
 
 
