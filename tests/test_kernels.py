@@ -21,6 +21,7 @@ from tests.helpers.processes import environment
 CASES = all_cases()
 DEVICE = torch.device('cpu')
 GIGABYTE = 2**30
+CACHES = os.environ.get('XDG_CACHE_HOME', '')
 
 CHILD = """
 import json, os, signal, sys, time
@@ -258,8 +259,10 @@ def test_an_old_record_stays_until_rows_replace_it(child):
 def test_processes_that_start_together_run_one_check(child, tmp_path):
     log = child('time.sleep(0.02)')
     program = (
-        'import sys, torch\n'
+        'import os, sys, torch\n'
         'from mmpola import kernels\n'
+        # After the imports: YAPF's, of MMEngine, fails while another process fills the cache.
+        f'os.environ["XDG_CACHE_HOME"] = {str(tmp_path / "cache")!r}\n'
         "torch.cuda.get_device_name = lambda device: 'Some GPU'\n"
         f'kernels.COMMAND = (sys.executable, {str(tmp_path / "child.py")!r})\n'
         'kernels.number_of_children = lambda device: 1\n'
@@ -270,7 +273,7 @@ def test_processes_that_start_together_run_one_check(child, tmp_path):
             [sys.executable, '-c', program],
             stdout=subprocess.PIPE,
             text=True,
-            env=environment() | {'XDG_CACHE_HOME': str(tmp_path / 'cache')},
+            env=environment() | {'XDG_CACHE_HOME': CACHES},
         )
         for _ in range(2)
     ]
