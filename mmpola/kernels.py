@@ -7,29 +7,22 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Collection, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, suppress
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 
 import torch
 from filelock import FileLock
-from tqdm import tqdm
 
 from mmpola.checkpoint.write import write_atomically
+from mmpola.child_processes import Row, share, started
 from mmpola.ops import triton as triton_backend
 from mmpola.ops.kernel_check import (
     DTYPES,
     HEAD_DIMS,
     NETWORK_HEAD_DIMS,
-    READY,
     Case,
-    Row,
     all_cases,
     case_of,
     row_of,
@@ -135,161 +128,27 @@ def run_check(
     """
     if not cases:
         return
+    command = [*COMMAND, '--device', str(device)]
+    if is_tiny:
+        command.append('--tiny')
     count = min(number_of_children(device), len(cases))
-    children = [Child(device, is_tiny) for _ in range(count)]
-    try:
-        # A GPU may have too little memory for all, or admit one process only.
-        ready = [child for child in children if child.is_ready()]
-        if not ready:
-            raise RuntimeError(children[0].last_words())
+    with started(command, count, LONGEST_CASE) as children:
         for of_networks in (True, False):
             group = [row_of(case) for case in cases if case.is_of_networks == of_networks]
             right = []
-            for row in share('check', group, ready):
+            for row in share('check kernels', group, children):
                 if row['failure']:
                     yield row
                 else:
                     right.append(row)
             right.sort(key=group.index)
-            yield from share('time', right, ready[:1])
-    finally:
-        for child in children:
-            child.stop()
+            yield from share('time kernels', right, children[:1])
 
 
 def number_of_children(device: torch.device) -> int:
     """Return how many processes have a core and enough of the GPU's memory each."""
     memory = torch.cuda.get_device_properties(device).total_memory
     return max(1, min(MOST_CHILDREN, len(os.sched_getaffinity(0)), memory // BYTES_PER_CHILD))
-
-
-class Child:
-    """A process that does one task after the other."""
-
-    def __init__(self, device: torch.device, is_tiny: bool) -> None:
-        self.command = [*COMMAND, '--device', str(device)]
-        if is_tiny:
-            self.command.append('--tiny')
-        self.start()
-
-    def start(self) -> None:
-        """Start the process, and do not wait until it is ready."""
-        self.errors = tempfile.TemporaryFile('w+', errors='replace')  # noqa: SIM115
-        self.process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            errors='replace',
-            env={**os.environ, 'OMP_NUM_THREADS': '1'},
-        )
-
-    def is_ready(self) -> bool:
-        """Wait until the process has started; return False if it could not."""
-        return self.read(READY.keys()) is not None
-
-    def run(self, task: str, row: Row) -> Row:
-        """Return a row with the result of a task; how the process ended, if it did, is the failure.
-
-        After a failure the next task has a new process: nothing on the GPU works in a process after
-        an illegal address.
-
-        Raises:
-            RuntimeError: the new process cannot start, or somebody has stopped this one.
-        """
-        if self.process.poll() is not None:
-            self.start()
-            if not self.is_ready():
-                raise RuntimeError(self.last_words())
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # reading then finds that the process has ended
-            self.process.stdin.write(json.dumps([task, row]) + '\n')
-            self.process.stdin.flush()
-        found = self.read(row.keys())
-        if found is None:
-            found = row | {'failure': self.last_words()}
-        if found['failure']:
-            self.stop()
-        return found
-
-    def read(self, names: Collection[str]) -> Row | None:
-        """Return the next message that has these names; None if the process ends before.
-
-        It is ended after LONGEST_CASE seconds.
-        """
-        assert self.process.stdout is not None
-        timer = threading.Timer(LONGEST_CASE, self.process.kill)
-        timer.start()
-        try:
-            for line in self.process.stdout:
-                message = read_message(line)
-                if message.keys() == names:
-                    return message
-            return None
-        finally:
-            timer.cancel()
-
-    def last_words(self) -> str:
-        """Return the last line of errors of a process that has ended, or its status.
-
-        Raises:
-            RuntimeError: somebody has stopped it, which says nothing about the kernels.
-        """
-        status = self.process.wait()
-        if status in (-signal.SIGINT, -signal.SIGTERM):
-            raise RuntimeError('the check was stopped')
-        self.errors.seek(0)
-        lines = self.errors.read().strip().splitlines()
-        if lines:
-            return lines[-1]
-        return f'the process ended with status {status}'
-
-    def stop(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.wait()
-
-
-def share(task: str, rows: list[Row], children: list[Child]) -> Iterator[Row]:
-    """Do a task on every row, and yield each row that is done; the children work side by side."""
-    if not rows:
-        return
-    idle = list(children)
-
-    def run(row: Row) -> Row:
-        child = idle.pop()
-        found = child.run(task, row)
-        idle.append(child)
-        return found
-
-    with ThreadPoolExecutor(len(children)) as threads:
-        running = [threads.submit(run, row) for row in rows]
-        bar = tqdm(total=len(rows), desc=f'{task} kernels', disable=None)
-        try:
-            for done, future in enumerate(as_completed(running), 1):
-                bar.update()
-                if bar.disable and (done % 10 == 0 or done == len(rows)):  # no terminal
-                    print(f'{task} kernels: {done} of {len(rows)}', flush=True)
-                yield future.result()
-        except BaseException:  # Ctrl-C too
-            threads.shutdown(wait=False, cancel_futures=True)
-            for child in children:
-                child.stop()
-            raise
-        finally:
-            bar.close()
-
-
-def read_message(line: str) -> Row:
-    """Return what a line of a child says; empty for other output, such as a library's."""
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return {}
-    if not isinstance(message, dict):
-        return {}
-    return message
 
 
 def table(rows: list[Row]) -> str:

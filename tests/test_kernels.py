@@ -38,7 +38,7 @@ for line in sys.stdin:
     task, row = json.loads(line)
     case = (row['operator'], row['head_dim'], row['dtype'])
     note(f'{{task}} {{case}}')
-    if task == 'time':
+    if task == 'time kernels':
         row['speedup'] = {{'784': 2.0, '16700': 3.0}}
 {fault}
     print(json.dumps(row), flush=True)
@@ -107,7 +107,7 @@ def test_each_case_is_a_row_and_networks_come_first(child):
 
 
 def test_children_check_side_by_side_and_one_times_alone(child):
-    log = child("if task == 'check':\n    time.sleep(1)\n    note('checked')", number=8)
+    log = child("if task == 'check kernels':\n    time.sleep(1)\n    note('checked')", number=8)
     assert not failures(check(CASES[:16]))
     lines = log.read_text().splitlines()
     assert lines[:8] == ['start'] * 8
@@ -138,7 +138,7 @@ def test_a_process_that_ends_is_a_row_and_another_goes_on(fault, failure, number
 
 
 def test_a_process_that_ends_while_it_times_is_a_row(child):
-    child(f"if task == 'time' and {at(0, 5)}:\n    os.abort()")
+    child(f"if task == 'time kernels' and {at(0, 5)}:\n    os.abort()")
     failure = 'the process ended with status -6'
     assert failures(check(CASES[:16])) == {0: failure, 5: failure}
 
@@ -184,14 +184,14 @@ def test_processes_that_the_gpu_does_not_admit_are_left_out(child, tmp_path):
 def test_a_check_that_is_stopped_says_nothing_about_the_kernels(name, child):
     child(f'if {at(3)}:\n    signal.signal(signal.SIGINT, signal.SIG_DFL)\n'
           f'    os.kill(os.getpid(), signal.{name})')  # fmt: skip
-    with pytest.raises(RuntimeError, match='the check was stopped'):
+    with pytest.raises(RuntimeError, match='a process was stopped'):
         kernels.check_gpu(DEVICE, CASES)
     assert not failures(written() or [])
 
 
 def test_an_interrupted_check_goes_on_where_it_was(child):
     log = child(f'if {at(40)}:\n    os.kill(os.getpid(), signal.SIGTERM)')
-    with pytest.raises(RuntimeError, match='the check was stopped'):
+    with pytest.raises(RuntimeError, match='a process was stopped'):
         kernels.check_gpu(DEVICE, CASES)
     assert [case_of(row) for row in written()] == CASES[:16]
     log = child()
@@ -204,7 +204,7 @@ def test_an_interrupted_check_goes_on_where_it_was(child):
 def test_a_row_is_written_when_it_is_known(child, monkeypatch):
     """A process that ends at once while a row is being timed loses that row only."""
     child(
-        f"if task == 'time' and {at(5)}:\n"
+        f"if task == 'time kernels' and {at(5)}:\n"
         '    time.sleep(1)  # until the row before is on the disk\n'
         '    os.kill(os.getppid(), signal.SIGKILL)'
     )

@@ -2,15 +2,13 @@
 
     python -m mmpola.ops.kernel_check --device cuda:0
 
-Prints READY as a line of JSON. Then it reads lines with a task and a row of the record, and prints
-each row with what it has found. A kernel that ends the process takes nothing with it: the parent,
-`mmpola.kernels`, notes the row as failed and starts another process.
+The tasks are words of TASKS with rows of the record. A kernel that ends the process takes nothing
+with it: the parent, `mmpola.kernels`, notes the row as failed and starts another process.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -21,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmpola.child_processes import Row, serve
 from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.comparison import (
     Problem,
@@ -35,7 +34,6 @@ from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import mix_and_gate_triton, polarity_attention_triton
 
 Arguments = dict[str, Any]
-Row = dict[str, Any]
 
 MARGIN = 20
 """Allowed multiple of BACKEND_EXCESS, which was measured without a GPU's exp2 and log2."""
@@ -51,9 +49,6 @@ DTYPES = {
 HEAD_DIMS = (16, 32, 64, PADDED_HEAD_DIM)
 NETWORK_HEAD_DIMS = (32, 64)
 """Those of the published networks that the kernels support."""
-
-READY = {'ready': True}
-"""The first message of a process whose GPU answers."""
 
 # Enough tokens that several programs share a head, and enough heads that each program loops over
 # several blocks, the last one partly filled.
@@ -252,7 +247,7 @@ def time_case(device: torch.device, case: Case, is_tiny: bool) -> Row:
     return {'speedup': times}
 
 
-TASKS = {'check': check_case, 'time': time_case}
+TASKS = {'check kernels': check_case, 'time kernels': time_case}
 
 
 def run_task(task: str, device: torch.device, row: Row, is_tiny: bool) -> Row:
@@ -287,11 +282,7 @@ def main() -> None:
     device = torch.device(args.device)
     if not is_usable(device):
         sys.exit('the GPU does not answer')
-    print(json.dumps(READY), flush=True)
-    for line in sys.stdin:
-        task, row = json.loads(line)
-        found = json.dumps(run_task(task, device, row, args.tiny))
-        print(f'\n{found}', flush=True)  # a library may have begun a line
+    serve(lambda task, row: run_task(task, device, row, args.tiny))
 
 
 if __name__ == '__main__':
