@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import platform
 import re
 import subprocess
@@ -19,6 +21,23 @@ Row = dict[str, Any]
 def commit() -> str:
     """Return the measured commit, with '+' if files differ from it; 'unknown' without git."""
     return _git('describe', '--always', '--dirty=+', '--abbrev=10') or 'unknown'
+
+
+def version(package: str) -> str:
+    """Return the version of an installed distribution, or ''."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ''
+
+
+def source_hash() -> str:
+    """Return a hash of the Python files of mmpola and of the benchmarks."""
+    digest = hashlib.sha256()
+    for folder in ('mmpola', 'benchmarks'):
+        for path in sorted((ROOT / folder).rglob('*.py')):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def trees(folders: Sequence[str]) -> dict[str, str]:

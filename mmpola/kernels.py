@@ -145,10 +145,10 @@ def run_check(
             yield from share('time kernels', right, children[:1])
 
 
-def number_of_children(device: torch.device) -> int:
+def number_of_children(device: torch.device, bytes_per_child: int = BYTES_PER_CHILD) -> int:
     """Return how many processes have a core and enough of the GPU's memory each."""
     memory = torch.cuda.get_device_properties(device).total_memory
-    return max(1, min(MOST_CHILDREN, len(os.sched_getaffinity(0)), memory // BYTES_PER_CHILD))
+    return max(1, min(MOST_CHILDREN, len(os.sched_getaffinity(0)), memory // bytes_per_child))
 
 
 def table(rows: list[Row]) -> str:

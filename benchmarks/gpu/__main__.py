@@ -1,11 +1,11 @@
-"""Check the kernels on the GPU of this machine, then measure operator and training steps.
+"""Check the kernels on the GPU of this machine, then measure training steps and the operator.
 
-    python -m benchmarks.gpu [--only checks|operator|networks]
-    python -m benchmarks.gpu --sweep power|rotary D    prints launches, the fastest first
+    python -m benchmarks.gpu [--only checks|networks|operator] [--results FOLDER]
+    python -m benchmarks.gpu --sweep power|rotary D    times other launches of the kernels
     python -m benchmarks.gpu --dry-run                 tiny shapes on a CPU; the times are made up
 
-Writes run.json and report.md into benchmarks/results/GPU after each part. The exit status is 1 if a
-check fails.
+Writes run.json and report.md into benchmarks/results/GPU after each row. If the run is interrupted,
+the same command goes on where it was. The exit status is 1 if a row has a failure.
 """
 
 from __future__ import annotations
@@ -14,19 +14,30 @@ import argparse
 import json
 import os
 import sys
-import warnings
+import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.records import ROOT, commit, results_folder, table
-from mmpola.checkpoint.write import write_atomically
+from benchmarks.records import ROOT, Row, commit, results_folder, source_hash, table, version
 
-PARTS = ('checks', 'operator', 'networks')
+PARTS = ('checks', 'networks', 'operator')
+PACKAGES = ('torch', 'triton', 'timm', 'mmdet', 'flash_bla')
+
+COMMAND = (sys.executable, '-m', 'benchmarks.gpu.child')
+"""The child process."""
+
+LONGEST = 900.0
+"""Seconds after which a process that says nothing is ended; it may compile beside many others."""
+
+BYTES_PER_CHILD = 2**33
+"""Memory of the GPU for each process that compiles, and runs a training step once."""
 
 NOTES = """Columns of other implementations are their time over ours: above 1, ours is faster. Their
-own times and memory are in run.json. GB is the peak of a run, without tensors that exist before it
-(weights, optimizer state, inputs). 'step' is forward and backward; 'training step' is forward,
-backward and AdamW."""
+own times, GPU times and memory are in run.json. 'GPU busy' is the time of the kernels of one run:
+the rest of its time, the GPU waits for Python. GB is the peak of a run, without tensors that exist
+before it (weights, optimizer state, inputs). 'step' is forward and backward; 'training step' is
+forward, backward and AdamW. A row compares all networks eager, or all compiled."""
 
 MADE_UP = '**Dry run on a CPU: all times and memory sizes below are MADE UP.**'
 
@@ -45,67 +56,148 @@ def main() -> None:
     parser.add_argument('--results', type=Path, metavar='FOLDER')
     args = parser.parse_args()
     if args.dry_run:
-        os.environ['TRITON_INTERPRET'] = '1'  # before Triton is imported
-        warnings.simplefilter('ignore', RuntimeWarning)  # NumPy, which interprets log2(0)
+        os.environ['TRITON_INTERPRET'] = '1'  # before Triton is imported, here and in the children
     sys.exit(run(args))
 
 
 def run(args: argparse.Namespace) -> int | str:
     """Run the parts and return the exit status, or a line that says why nothing can run."""
     import torch
-    import triton
+    from filelock import FileLock
 
-    from benchmarks.gpu.checks import check_rows
-    from benchmarks.gpu.networks import network_rows
-    from benchmarks.gpu.operator import operator_rows
-    from benchmarks.gpu.sweep import sweep
     from mmpola.ops import triton as backend
 
     reasons = backend.missing()
     if reasons:
         return f'error: no GPU to measure: {"; ".join(reasons)}; --dry-run needs none'
-    torch.manual_seed(0)
     gpu = 'dry run' if args.dry_run else torch.cuda.get_device_name()
-    if args.sweep:
-        feature_map, dim = args.sweep
-        sweep(feature_map, int(dim), args.dry_run)
-        return 0
-
     folder = args.results or results_folder(gpu)
     if args.dry_run and not args.results:
         folder = ROOT / 'work_dirs' / 'gpu-dry-run'
-    folder.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {
-        'gpu': gpu,
-        'times are made up': args.dry_run,
-        'commit': commit(),
-        'torch': torch.__version__,
-        'triton': triton.__version__,
-    }
-    rows_of_part = {'checks': check_rows, 'operator': operator_rows, 'networks': network_rows}
-    for part in PARTS:
-        if args.only and part != args.only:
-            continue
-        record[part] = []
-        for row in rows_of_part[part](args.dry_run):
-            record[part].append(row)
-            print(table([row]).splitlines()[-1], flush=True)
-        write_atomically(folder / 'run.json', json.dumps(record, indent=1) + '\n')
-        write_atomically(folder / 'report.md', report(record))
+    key = {'gpu': gpu, 'times are made up': args.dry_run, 'commit': commit()}
+    key['source'] = source_hash()
+    for package in PACKAGES:
+        key[package] = version(package)
+    key['torch'] = torch.__version__  # with its CUDA version
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Two runs at once would time each other.
+        with FileLock(Path(tempfile.gettempdir()) / f'mmpola-benchmarks-{os.getuid()}.lock'):
+            record = measure_all(args, folder, key)
+    except (OSError, RuntimeError) as error:
+        return f'error: {error}; what was measured is in {folder}'
+    except KeyboardInterrupt:
+        return f'interrupted; what was measured is in {folder}'
     print(f'written to {folder}')
-    return int(any(row['failure'] for row in record.get('checks', [])))
+    return int(any(row['failure'] for rows in record.values() for row in rows))
 
 
-def report(record: dict[str, Any]) -> str:
+def measure_all(
+    args: argparse.Namespace, folder: Path, key: dict[str, Any]
+) -> dict[str, list[Row]]:
+    """Measure the rows that the record of a folder lacks, and return all rows by part.
+
+    Raises:
+        OSError: the record cannot be written.
+        RuntimeError: no process can start, or somebody has stopped one.
+    """
+    from benchmarks.gpu.stages import measure
+    from mmpola.child_processes import started
+
+    record = read_record(folder, key)
+    wanted = {}
+    for part, rows in rows_of_parts(args).items():
+        right = [row for row in record.setdefault(part, []) if not row['failure']]
+        wanted[part] = [row for row in rows if not any(is_of(found, row) for found in right)]
+    if not any(wanted.values()):
+        return record
+    count = number_of_children(args.dry_run)
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault('TORCHINDUCTOR_COMPILE_THREADS', str(max(1, cores // count)))
+    command = [*COMMAND]
+    if args.dry_run:
+        command.append('--dry-run')
+    with started(command, count, LONGEST) as children:
+        for part, rows in wanted.items():
+            with closing(measure(part.split()[0], rows, children, args.dry_run)) as found_rows:
+                for row in found_rows:
+                    (same,) = [wanted_row for wanted_row in rows if is_of(row, wanted_row)]
+                    others = [found for found in record[part] if not is_of(found, same)]
+                    record[part] = [*others, row]
+                    write_record(folder, key, record)
+                    print(table([row]).splitlines()[-1], flush=True)
+    return record
+
+
+def rows_of_parts(args: argparse.Namespace) -> dict[str, list[Row]]:
+    """Return what tells the wanted rows from others, by part."""
+    from benchmarks.gpu.checks import check_rows
+    from benchmarks.gpu.networks import network_rows
+    from benchmarks.gpu.operator import operator_rows
+    from benchmarks.gpu.sweep import launch_rows
+
+    if args.sweep:
+        feature_map, dim = args.sweep
+        return {f'launches {feature_map} {dim}': launch_rows(feature_map, int(dim), args.dry_run)}
+    functions = {'checks': check_rows, 'networks': network_rows, 'operator': operator_rows}
+    parts = [args.only] if args.only else PARTS
+    return {part: functions[part](args.dry_run) for part in parts}
+
+
+def number_of_children(dry_run: bool) -> int:
+    """Return how many processes compile side by side."""
+    import torch
+
+    from mmpola import kernels
+
+    if dry_run:
+        return 2
+    return kernels.number_of_children(torch.device('cuda'), BYTES_PER_CHILD)
+
+
+def is_of(row: Row, wanted: Row) -> bool:
+    """Whether a row has all values that tell the wanted one from others."""
+    return row.items() >= wanted.items()
+
+
+def read_record(folder: Path, key: dict[str, Any]) -> dict[str, list[Row]]:
+    """Return the rows of a folder's record by part; none if it is damaged or of another version."""
+    try:
+        content = json.loads((folder / 'run.json').read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    for name, value in key.items():
+        if name != 'commit' and content.get(name) != value:  # a commit may change only pages
+            return {}
+    return {name: rows for name, rows in content.items() if name not in key}
+
+
+def write_record(folder: Path, key: dict[str, Any], record: dict[str, list[Row]]) -> None:
+    """Write run.json and report.md, each whole or not at all."""
+    from mmpola.checkpoint.write import write_atomically
+
+    content = json.dumps(key | record, indent=1) + '\n'
+    write_atomically(folder / 'run.json', content)
+    write_atomically(folder / 'report.md', report(key, record))
+
+
+def report(key: dict[str, Any], record: dict[str, list[Row]]) -> str:
     """Return the report of a run in Markdown."""
-    versions = f'torch {record["torch"]}, triton {record["triton"]}, commit {record["commit"]}.'
-    text = [f'# {record["gpu"]}', versions]
-    if record['times are made up']:
+    from benchmarks.gpu.sweep import fastest
+
+    versions = [f'commit {key["commit"]}']
+    for package in PACKAGES:
+        versions.append(f'{package} {key[package] or "not installed"}')
+    text = [f'# {key["gpu"]}', f'{", ".join(versions)}.']
+    if key['times are made up']:
         text.append(MADE_UP)
     text.append(NOTES)
-    for part in PARTS:
-        if part in record:
-            text.append(f'## {part.capitalize()}\n\n{table(record[part])}')
+    for part, rows in record.items():
+        if part.startswith('launches'):
+            rows = fastest(rows)
+        text.append(f'## {part.capitalize()}\n\n{table(rows)}')
     return '\n\n'.join(text) + '\n'
 
 

@@ -1,9 +1,9 @@
-"""Part 2: the operator next to its peers, at the shape for which the published port has times."""
+"""The operator next to its peers, at the shape for which the published port has times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -32,13 +32,56 @@ PORT_ALONE = 'port, features ready'
 """What the port's README times: its linear attention of D features, without PolaFormer's map."""
 
 
-def operator_rows(dry_run: bool) -> Iterator[Row]:
+def operator_rows(dry_run: bool) -> list[Row]:
+    """List the rows, those of training first."""
+    rows: list[Row] = []
+    for what, dtype in product(('step', 'forward'), ('float16', 'bfloat16')):
+        for case in [DRY_CASE] if dry_run else CASES:
+            row = {'case': case.name, 'tokens': case.tokens}
+            rows.append(row | {'dtype': dtype, 'pass': what})
+    return rows
+
+
+def compiled_variants(row: Row, dry_run: bool) -> list[str]:
+    """Return the functions of a row that are compiled before it is timed."""
+    return [name for name in same_functions(dry_run) if name != 'literal']
+
+
+def compile_operator(row: Row, variant: str, dry_run: bool) -> None:
+    """Run a function once, so that compilers fill their caches on the disk."""
+    functions = {variant: same_functions(dry_run)[variant]}
+    with autocast(row, dry_run):
+        for run in runs_of(row, functions, dry_run).values():
+            run()
+
+
+def time_operator(row: Row, failures: dict[str, str], dry_run: bool) -> Row:
     """Check in float32 that the operator and its peers agree, then compare their times.
 
-    Parity is checked at the shortest length only: the literal equations would need too much memory.
+    Parity is checked at the shortest length: the literal equations would need too much memory.
+
+    Raises:
+        ParityError: they compute different functions.
     """
+    functions = {}
+    for name, function in same_functions(dry_run).items():
+        if name not in failures:
+            functions[name] = function
     device = 'cpu' if dry_run else 'cuda'
-    cases = [DRY_CASE] if dry_run else CASES
+    check_case(DRY_CASE if dry_run else CASES[0], device, functions)
+    functions['softmax'] = softmax_attention  # another function
+    runs = runs_of(row, functions, dry_run)
+    with autocast(row, dry_run):
+        return row | compare(runs, failures, dry_run)
+
+
+def autocast(row: Row, dry_run: bool) -> torch.autocast:
+    """Return the context of all runs of a row, which the literal equations need."""
+    return torch.autocast('cpu' if dry_run else 'cuda', getattr(torch, row['dtype']))
+
+
+def same_functions(dry_run: bool) -> dict[str, Function]:
+    """Return the implementations of one function, by name."""
     functions: dict[str, Function] = {
         'ours': partial(polarity_attention, backend='triton'),
         'literal': literal_attention,
@@ -46,27 +89,20 @@ def operator_rows(dry_run: bool) -> Iterator[Row]:
     if not dry_run:
         functions['compiled literal'] = torch.compile(literal_attention, dynamic=False)
     port = published_port()
-    if port is None:
-        print('published port (flash_bla): not installed, left out')
-    else:
+    if port is not None:
         functions['published port'] = port
-    check_case(cases[0], device, functions)
-    functions['softmax'] = softmax_attention  # another function
-    for case in cases:
-        for dtype in (torch.float16, torch.bfloat16):
-            call = attention_call(case, device, dtype)
-            passes = {name: call.passes(function) for name, function in functions.items()}
-            if port is not None:
-                passes[PORT_ALONE] = port_alone(call)
-            for what in ('forward', 'step'):
-                row: Row = {'case': case.name, 'tokens': case.tokens}
-                row |= {'dtype': str(dtype).removeprefix('torch.'), 'pass': what}
-                runs = {name: runs_of_passes[what] for name, runs_of_passes in passes.items()}
-                with torch.autocast(device, dtype):  # which the literal equations need
-                    row |= compare(runs, dry_run)
-                yield row
-            # Dynamo compiles at most 8 kinds of inputs of a function and then runs it eagerly.
-            torch.compiler.reset()
+    return functions
+
+
+def runs_of(row: Row, functions: dict[str, Function], dry_run: bool) -> dict[str, Run]:
+    """Return a run of the row's pass for each function, and for the port's linear attention."""
+    cases = {case.tokens: case for case in ([DRY_CASE] if dry_run else CASES)}
+    device = 'cpu' if dry_run else 'cuda'
+    call = attention_call(cases[row['tokens']], device, getattr(torch, row['dtype']))
+    runs = {name: call.passes(function)[row['pass']] for name, function in functions.items()}
+    if 'published port' in functions:
+        runs[PORT_ALONE] = port_alone(call)[row['pass']]
+    return runs
 
 
 def port_alone(call: Call) -> dict[str, Run]:

@@ -1,4 +1,4 @@
-"""Time other launches of the attention kernels, and print them: the fastest go into their tables.
+"""Time other launches of the attention kernels: the fastest go into their tables.
 
 The tables are `LAUNCHES` and `ROTARY_LAUNCHES` of mmpola/ops/triton/power.py and exp.py.
 """
@@ -14,12 +14,11 @@ from unittest import mock
 
 import torch
 import triton
-from tqdm import tqdm
 
 from benchmarks.cases import Case
+from benchmarks.measure import Run
 from benchmarks.operators import attention_call
-from benchmarks.records import Row, table
-from mmpola.messages import first_line
+from benchmarks.records import Row
 from mmpola.ops import polarity_attention
 from mmpola.ops.triton import block_of, exp, power
 from mmpola.ops.triton.blocks import LaunchTable
@@ -34,46 +33,81 @@ WARPS = (1, 2, 4, 8)
 STAGES = (2, 3)
 
 PRINTED = 5
-"""Launches of each kernel that are printed, besides today's."""
+"""Launches of each kernel that a report shows, besides today's."""
+
+LAUNCHES = {'power': power.LAUNCHES, 'rotary': exp.ROTARY_LAUNCHES}
 
 
-def sweep(feature_map: str, dim: int, dry_run: bool) -> None:
-    """Print the fastest launches of each kernel of a feature map in float16.
-
-    A launch is judged by the step of the whole operator, in which only one kernel's launch differs
-    from today's. Check new ones with `--only checks` once they are in the table.
+def launch_rows(feature_map: str, dim: int, dry_run: bool) -> list[Row]:
+    """List the launches of each kernel of a feature map, today's first.
 
     Args:
         feature_map: 'power', or 'rotary' (an ExpMap with rotary tables).
         dim: D, channels of a head.
-        dry_run: whether two launches run on tiny shapes, with times that are made up.
+        dry_run: list today's and one more.
     """
-    kind = {'power': 'power', 'rotary': 'exp'}[feature_map]
-    launches = {'power': power.LAUNCHES, 'rotary': exp.ROTARY_LAUNCHES}[feature_map]
-    case = Case('', kind, 2, 200, 334, 1, dim)
-    candidates = list(product(TOKENS, WARPS, STAGES))
+    rows: list[Row] = []
+    for kernel in PASSES:
+        today = LAUNCHES[feature_map][kernel, block_of(dim)]
+        launches = [(today.tokens, today.warps, today.stages)]
+        for launch in product(TOKENS, WARPS, STAGES):
+            if launch != launches[0]:
+                launches.append(launch)
+        for launch in launches[:2] if dry_run else launches:
+            row: Row = {'map': feature_map, 'D': dim, 'kernel': kernel}
+            row['tokens, warps, stages'] = ', '.join(map(str, launch))
+            row['today'] = 'yes' if launch == launches[0] else ''
+            rows.append(row)
+    return rows
+
+
+def compiled_variants(row: Row, dry_run: bool) -> list[str]:
+    """Return what is compiled before a row is timed: its launch."""
+    return ['ours']
+
+
+def compile_launch(row: Row, variant: str, dry_run: bool) -> None:
+    """Run a launch once, so that Triton fills its cache on the disk."""
+    with step_of(row, dry_run) as step:
+        step()
+
+
+def time_launch(row: Row, failures: dict[str, str], dry_run: bool) -> Row:
+    """Time the step of the whole operator in float16, in which one kernel's launch is the row's.
+
+    New launches are checked with `--only checks` once they are in the table.
+    """
+    milliseconds = 1.0
+    with step_of(row, dry_run) as step:
+        step()
+        if not dry_run:
+            milliseconds = triton.testing.do_bench(step, return_mode='median')
+    return row | {'step, ms': milliseconds, 'failure': ''}
+
+
+def fastest(rows: list[Row]) -> list[Row]:
+    """Return today's launch of each kernel and the PRINTED fastest others."""
+    found = []
+    for kernel in PASSES:
+        timed = [row for row in rows if row['kernel'] == kernel and not row['failure']]
+        timed.sort(key=lambda row: row['step, ms'])
+        found += [row for row in timed if row['today']]
+        found += [row for row in timed if not row['today']][:PRINTED]
+    return found
+
+
+@contextmanager
+def step_of(row: Row, dry_run: bool) -> Iterator[Run]:
+    """Yield the step of the operator with the launch of a row."""
+    kind = {'power': 'power', 'rotary': 'exp'}[row['map']]
+    case = Case('', kind, 2, 200, 334, 1, row['D'])
     if dry_run:
         case = replace(case, batch=1, rows=3, columns=6)
-        candidates = candidates[:1]
-        print('Dry run on a CPU: the times below are MADE UP.')
     call = attention_call(case, 'cpu' if dry_run else 'cuda', torch.float16)
-    step = call.passes(partial(polarity_attention, backend='triton'))['step']
-    for kernel in PASSES:
-        rows: list[Row] = []
-        for candidate in tqdm([None, *candidates], kernel):
-            text = 'today' if candidate is None else str(candidate)
-            with launched_with((kernel, block_of(dim)), launches, candidate):
-                try:
-                    step()
-                except Exception as error:  # blocks that do not fit on the GPU
-                    tqdm.write(f'{kernel} {text}: {first_line(error)}')
-                    continue
-                milliseconds = 1.0
-                if not dry_run:
-                    milliseconds = triton.testing.do_bench(step, return_mode='median')
-            rows.append({'kernel': kernel, 'tokens, warps, stages': text, 'step, ms': milliseconds})
-        rows[1:] = sorted(rows[1:], key=lambda row: float(row['step, ms']))[:PRINTED]
-        print(table(rows), flush=True)
+    tokens, warps, stages = map(int, row['tokens, warps, stages'].split(', '))
+    launch = (tokens, warps, stages)
+    with launched_with((row['kernel'], block_of(row['D'])), LAUNCHES[row['map']], launch):
+        yield call.passes(partial(polarity_attention, backend='triton'))['step']
 
 
 @contextmanager
