@@ -146,15 +146,15 @@ def mix_and_gate_kernel(
 
 @triton.jit(do_not_specialize=['heads', 'rows', 'columns', 'tiles', 'tiles_per_part'])
 def mix_and_gate_taps_kernel(
-    p_do, p_v, p_parts,
+    p_do, p_v, p_taps, p_bias,
     do_b, do_n, v_b, v_n, v_h, heads, rows, columns, tiles, tiles_per_part,
     D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr,
     BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Compute parts [parts, KR * KW + 1, H, D] of dW and db (E19): a column of taps per program.
+    """Compute parts of dW [parts, H, D, KR * KW] and db [parts, H, D] (E19).
 
-    The sums of the taps stay [BW, BD] until the last tile, so that adding tokens needs no
-    communication between threads.
+    A program computes those of a column of taps. Its sums stay [BW, BD] until the last tile, so
+    that adding tokens needs no communication between threads.
     """
     i_p = tl.program_id(0)
     j = tl.program_id(1)
@@ -184,11 +184,11 @@ def mix_and_gate_taps_kernel(
                 else:
                     b_sums = b_sums + (b_taps[t],)
             b_taps = b_sums
-    p_parts += (i_part * (KR * KW + 1) * heads + i_h) * D + o_d
+    o_part = (i_part * heads + i_h) * D + o_d
     for t in tl.static_range(KR):
-        tl.store(p_parts + (t * KW + j) * heads * D, tl.sum(b_taps[t], 0), mask=m_d)
+        tl.store(p_taps + o_part * (KR * KW) + t * KW + j, tl.sum(b_taps[t], 0), mask=m_d)
     if j == 0:
-        tl.store(p_parts + KR * KW * heads * D, tl.sum(b_bias, 0), mask=m_d)
+        tl.store(p_bias + o_part, tl.sum(b_bias, 0), mask=m_d)
 
 
 # ---- Launches
@@ -324,12 +324,14 @@ def launch_taps_gradient(
     most_runs = max(1, slots // max(1, blocks * width))
     tiles_per_run = max(1, triton.cdiv(tiles, most_runs))
     runs = triton.cdiv(tiles, tiles_per_run)
-    parts = do.new_empty((runs, height * width + 1, heads, dim), dtype=torch.float32)
+    taps = do.new_empty((runs, heads, dim, height * width), dtype=torch.float32)
+    biases = do.new_empty((runs, heads, dim), dtype=torch.float32)
     if runs > 0:
         mix_and_gate_taps_kernel[blocks, width, runs](
             do,
             values,
-            parts,
+            taps,
+            biases,
             *first_strides(do, 2),
             *first_strides(values, 3),
             heads,
@@ -339,15 +341,11 @@ def launch_taps_gradient(
             tiles_per_run,
             **options,
         )
-    if channels == dim:  # shared by all heads
-        total = parts.sum((0, 2))
-    else:
-        total = parts.sum(0)
-    total = total.view(-1, channels)  # [KR * KW + 1, D or C], the bias last
-    d_weight = weight.new_empty(channels, height * width).copy_(total[:-1].t()).view(weight.shape)
+    parts = (0, 1) if channels == dim else 0  # (0, 1): shared by all heads
+    d_weight = taps.sum(parts).view(weight.shape).to(weight.dtype)
     d_bias = None
     if bias is not None:
-        d_bias = bias.new_empty(channels).copy_(total[-1])
+        d_bias = biases.sum(parts).view(channels).to(bias.dtype)
     return d_weight, d_bias
 
 
