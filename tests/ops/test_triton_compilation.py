@@ -34,7 +34,7 @@ MIX_AND_GATE_KERNELS = {
 DTYPES = {'fp16': torch.float16, 'bf16': torch.bfloat16, 'fp32': torch.float32}
 TOKENS = ('p_q', 'p_k', 'p_v', 'p_o', 'p_do', 'p_dq', 'p_dk', 'p_dv', 'p_factor', 'p_y', 'p_g')
 COUNTS = ('heads', 'queries', 'keys', 'tokens', 'rows', 'columns', 'tiles', 'tiles_per_part')
-FLOATS = ('eps', 'shrink', 'log2_shrink', 'grow')
+FLOATS = ('eps', 'shrink', 'log2_shrink', 'grow', 'inverse_keys')
 ABSENT = {'power': (), 'exp': ('p_cos', 'p_sin', 'p_position'), 'rotary': ('p_position',)}
 KILOBYTES = {80: 163, 89: 99, 90: 227}
 """Shared memory of one block by compute capability: A100, RTX 40, H100."""

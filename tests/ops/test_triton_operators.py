@@ -129,6 +129,11 @@ def test_only_what_is_wanted_is_launched(kind, wanted, kernels, launched):
     assert names == kernels
 
 
+def test_a_state_of_one_chunk_is_not_combined(launched):
+    results(draw('power'))
+    assert 'combine_states' not in [name for name, _ in launched]
+
+
 @pytest.mark.parametrize('kind', KINDS)
 def test_checkpointing_and_autocast_change_nothing(kind):
     problem = draw(kind, torch.float16)

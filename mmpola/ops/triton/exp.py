@@ -7,6 +7,8 @@ halves swapped.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -352,7 +354,7 @@ def polarity_attention_exp_output_kernel(
 @triton.jit
 def query_gradient_of_stream(
     p_q, p_do, p_temperature, p_cos, p_sin, p_state, p_dq, p_dstate, p_dtemperature,
-    q_n, do_n, dq_n, i_h, start, end, queries, eps,
+    q_n, do_n, dq_n, i_h, start, end, queries, inverse_keys, eps,
     STREAM: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -416,22 +418,24 @@ def query_gradient_of_stream(
             tl.store(p_rows, b_dq.to(p_dq.dtype.element_ty), mask=m_q)
 
     if p_dstate is not None:
+        b_dstate_1 *= inverse_keys
+        b_dstate_2 *= inverse_keys
         store_stream(p_dstate, b_dstate_1, b_dstate_2, STREAM, D, BD, BC)
     if p_dtemperature is not None:
         store_halves(p_dtemperature, tl.sum(b_dt_1, 0), tl.sum(b_dt_2, 0), D, BD, STREAM)
-    return tl.sum(b_dmean_1, 0), tl.sum(b_dmean_2, 0)
+    return tl.sum(b_dmean_1, 0) * inverse_keys, tl.sum(b_dmean_2, 0) * inverse_keys
 
 
-@triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'eps'])
+@triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'inverse_keys', 'eps'])
 def polarity_attention_exp_query_gradient_kernel(
     p_q, p_do, p_same, p_opposite, p_cos, p_sin, p_state, p_dq, p_dstate, p_dtemperatures,
-    q_b, q_n, q_h, do_b, do_n, do_h, heads, queries, tokens, eps,
+    q_b, q_n, q_h, do_b, do_n, do_h, heads, queries, tokens, inverse_keys, eps,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dq and parts of the gradients of state [2D * (D + 1)] and temperatures [4, D].
 
-    Outputs that are None are not computed. One stream follows the other, because the registers hold
-    the sums of one.
+    The state's gradient is divided by M. Outputs that are None are not computed. One stream follows
+    the other, because the registers hold the sums of one.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     i_part = i_bh * tl.num_programs(1) + i_chunk
@@ -450,13 +454,13 @@ def polarity_attention_exp_query_gradient_kernel(
     end = tl.minimum(start + tokens, queries)
     b_same_1, b_same_2 = query_gradient_of_stream(
         p_q, p_do, p_same, p_cos, p_sin, p_state, p_dq, p_dstate, p_dtemperatures,
-        q_n, do_n, heads * D, i_h, start, end, queries, eps,
+        q_n, do_n, heads * D, i_h, start, end, queries, inverse_keys, eps,
         0, D, BN, BD, BC, PRECISION,
     )  # fmt: skip
     tl.debug_barrier()  # a thread may add to dq that another one has stored
     b_opposite_1, b_opposite_2 = query_gradient_of_stream(
         p_q, p_do, p_opposite, p_cos, p_sin, p_state, p_dq, p_dstate, p_dopposite,
-        q_n, do_n, heads * D, i_h, start, end, queries, eps,
+        q_n, do_n, heads * D, i_h, start, end, queries, inverse_keys, eps,
         1, D, BN, BD, BC, PRECISION,
     )  # fmt: skip
     if p_dstate is not None:
@@ -570,7 +574,7 @@ SUMS_PER_CHANNEL = 4
 
 
 def sums_needed(wants_same: bool, wants_opposite: bool) -> tuple[bool, bool, bool]:
-    """Return whether sums over queries, sums over keys and w of (E18a) are needed."""
+    """Return whether sums over queries and over keys and dS are needed."""
     return wants_same or wants_opposite, False, False
 
 
@@ -578,8 +582,7 @@ def parameter_gradients(
     tensors: dict[str, Tensor | None],
     batch: int,
     query_sums: Tensor | None,
-    key_sums: Tensor | None,
-    products: Tensor | None,
+    *others: Any,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the gradients of both streams' temperatures [H, 2D], or None without sums."""
     same = tensors['p_same']

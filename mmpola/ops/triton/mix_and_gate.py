@@ -322,8 +322,8 @@ def launch_taps_gradient(
     # A program per channel block, column of the window and run of tiles
     slots = TAPS_PROGRAMS * processors_of(values.device)
     most_runs = max(1, slots // max(1, blocks * width))
-    tiles_per_run = max(1, triton.cdiv(tiles, most_runs))
-    runs = triton.cdiv(tiles, tiles_per_run)
+    tiles_per_run = max(1, -(-tiles // most_runs))
+    runs = -(-tiles // tiles_per_run)
     taps = do.new_empty((runs, heads, dim, height * width), dtype=torch.float32)
     biases = do.new_empty((runs, heads, dim), dtype=torch.float32)
     if runs > 0:

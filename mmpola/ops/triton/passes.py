@@ -28,16 +28,15 @@ MAP_MODULES: dict[str, ModuleType] = {'power': power, 'exp': exp}
 """By the `KIND` of a feature map."""
 
 
-@triton.jit(do_not_specialize=['chunks', 'factor'])
+@triton.jit(do_not_specialize=['chunks'])
 def combine_states_kernel(
-    p_parts, p_combined, p_state, p_products, chunks, factor,
+    p_parts, p_combined, chunks,
     D: tl.constexpr, BP: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr, HAS_SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """Add partial states or gradients [B * H, chunks, SIZE]; multiply the sums by `factor`.
+    """Add partial states or gradients [B * H, chunks, SIZE].
 
     A program adds BR rows of S with their entries of k̄, BP chunks at a time. With shifts (E11) all
-    parts are first brought to the largest shift. `p_products` [B * H, 2D], unless it is None,
-    receives w of (E18a): the parts are then those of the gradient of the state `p_state`.
+    parts are first brought to the largest shift.
     """
     size: tl.constexpr = 2 * D * (D + 2) if HAS_SHIFT else 2 * D * (D + 1)
     i_bh = tl.program_id(0).to(tl.int64)
@@ -76,16 +75,8 @@ def combine_states_kernel(
             b_mean *= b_decay
         b_rows += b_part
         b_means += b_mean
-    b_row = tl.sum(b_rows, 0)
-    b_mean = tl.sum(b_means, 0)
-    m_rows = m_r[:, None] & m_d[None, :]
-    tl.store(p_combined + o_rows, b_row * factor, mask=m_rows)
-    tl.store(p_combined + 2 * D * D + o_r, b_mean * factor, mask=m_r)
-    if p_products is not None:
-        p_state += i_bh * size
-        b_product = tl.sum(tl.load(p_state + o_rows, mask=m_rows, other=0.0) * b_row, 1)
-        b_product += tl.load(p_state + 2 * D * D + o_r, mask=m_r, other=0.0) * b_mean
-        tl.store(p_products + i_bh * 2 * D + o_r, b_product, mask=m_r)
+    tl.store(p_combined + o_rows, tl.sum(b_rows, 0), mask=m_r[:, None] & m_d[None, :])
+    tl.store(p_combined + 2 * D * D + o_r, tl.sum(b_means, 0), mask=m_r)
 
 
 # ---- How tokens are split over programs
@@ -268,20 +259,17 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     wants_keys = wants_dk or wants_v or sums_keys
     wants_state = wants_keys or sums_state
 
-    rows = state.shape[0]
-    _, keys, _, dim = call.k.shape
+    batch, keys, _, dim = call.k.shape
     dq, state_parts, query_sums = compute_query_gradient(
         call, as_tokens(do), o, state, (wants_q, wants_state, sums_queries)
     )
     dk = None
     dv = None
     d_position = None
+    d_state = None
     key_sums = None
-    products = None
     if state_parts is not None:
-        if sums_state:
-            products = floats(call.k, rows, 2 * dim)
-        d_state = combine(state_parts, dim, 1 / keys, state, products)
+        d_state = combine(state_parts, dim)
         if wants_keys:
             dk, dv, key_sums = compute_key_gradient(
                 call, state, d_state, (wants_dk, wants_v, sums_keys)
@@ -290,7 +278,7 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     if wants_position and dk is not None and position is not None:
         d_position = dk.sum(0, dtype=position.dtype)
     d_parameters = feature_map.parameter_gradients(
-        call.tensors, call.q.shape[0], query_sums, key_sums, products
+        call.tensors, batch, query_sums, key_sums, state, d_state if sums_state else None, keys
     )
     return dq, dk, dv, d_position, *d_parameters
 
@@ -314,9 +302,7 @@ def compute_state(call: Call) -> Tensor:
         shrink=2.0**-bits,
         grow=2.0**bits / keys,
     )
-    if chunks > 1:
-        return combine(parts, dim, 1.0)
-    return parts.flatten(0, 1)
+    return combine(parts, dim)
 
 
 def compute_output(call: Call, state: Tensor) -> Tensor:
@@ -341,8 +327,8 @@ def compute_query_gradient(
     """Compute dq, and each chunk's parts of the gradients of state and parameters (E15, E16, E18).
 
     Returns:
-        dq; the parts of the state's gradient [B * H, chunks, 2D * (D + 1)]; those of the sums for
-        the parameters [B * H, chunks, numbers]. None where they are not wanted.
+        dq; the parts of the state's gradient divided by M [B * H, chunks, 2D * (D + 1)]; those of
+        the sums for the parameters [B * H, chunks, numbers]. None where they are not wanted.
     """
     wants_dq, wants_state, wants_sums = wanted
     _, queries, heads, dim = call.q.shape
@@ -363,6 +349,7 @@ def compute_query_gradient(
         p_dtemperatures=sums,
         heads=heads,
         queries=queries,
+        inverse_keys=1 / call.k.shape[1],
         eps=call.eps,
     )
     return dq, d_state, sums
@@ -396,30 +383,19 @@ def compute_key_gradient(
     return dk, dv, sums
 
 
-def combine(
-    parts: Tensor,
-    dim: int,
-    factor: float,
-    state: Tensor | None = None,
-    products: Tensor | None = None,
-) -> Tensor:
-    """Add the parts [B * H, chunks, SIZE] of a state and multiply the sum by `factor`.
-
-    `products` [B * H, 2D], if given, receives w of (E18a), for which `parts` are those of the
-    gradient of `state`.
-    """
+def combine(parts: Tensor, dim: int) -> Tensor:
+    """Add the parts [B * H, chunks, SIZE] of a state or of its gradient."""
     rows, chunks, size = parts.shape
+    if chunks == 1:
+        return parts.flatten(0, 1)
     combined = floats(parts, rows, size)
     if rows == 0:
         return combined
     # 8 rows of the states of 8 chunks at a time
-    combine_states_kernel[rows, triton.cdiv(2 * dim, 8)](
+    combine_states_kernel[rows, (dim + 3) // 4](
         parts,
         combined,
-        state,
-        products,
         chunks,
-        factor,
         D=dim,
         BP=8,
         BR=8,

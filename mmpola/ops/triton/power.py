@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mmpola.ops.triton import block_of
 from mmpola.ops.triton.blocks import (
     FUSION_OPTIONS,
     LN_2,
@@ -218,15 +219,15 @@ def polarity_attention_power_output_kernel(
         tl.store(p_rows, b_o.to(p_o.dtype.element_ty), mask=m_q)
 
 
-@triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'eps'])
+@triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'inverse_keys', 'eps'])
 def polarity_attention_power_query_gradient_kernel(
     p_q, p_o, p_do, p_exponent, p_scale, p_state, p_dq, p_dstate, p_dexponent,
-    q_b, q_n, q_h, do_b, do_n, do_h, heads, queries, tokens, eps,
+    q_b, q_n, q_h, do_b, do_n, do_h, heads, queries, tokens, inverse_keys, eps,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dq and parts of the state's gradient [2D * (D + 1)] and of the sum of dp / ln 2 [D].
 
-    o is contiguous. Outputs that are None are not computed.
+    The state's gradient is divided by M. o is contiguous. Outputs that are None are not computed.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_q += i_b * q_b + i_h * q_h
@@ -292,6 +293,7 @@ def polarity_attention_power_query_gradient_kernel(
     i_part = i_bh * tl.num_programs(1) + i_chunk
     if p_dstate is not None:
         p_dstate += i_part * 2 * D * (D + 1)
+        scale *= inverse_keys
         store_read_state(p_dstate, b_dstate_1 * scale, b_dstate_2 * scale, D, BD)
         b_dmean = tl.where(o_c == 0, b_dmean_1, 0.0) + tl.where(o_c == 1, b_dmean_2, 0.0)
         b_mean_1 = tl.sum(b_dmean, 1)
@@ -358,67 +360,66 @@ def polarity_attention_power_key_gradient_kernel(
 
 @triton.jit
 def sum_over_batch(
-    p_parts,
-    i_h,
-    batch,
-    heads,
-    chunks,
-    o_w,
-    m_w,
-    W: tl.constexpr,
-    BP: tl.constexpr,
-    BW: tl.constexpr,
-):
-    """Add the entries o_w [BW] of all parts [B, H, chunks, W] of one head."""
+    p_parts, p_factors, i_h, batch, heads, chunks, o_w, m_w,
+    W: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
+    """Add the entries o_w [BW] of all parts [B, H, chunks, W] of one head, times the factors'."""
     o_p = tl.arange(0, BP)
     b_sum = tl.zeros((BP, BW), tl.float32)
     for i_p in range(0, batch * chunks, BP):
         i_b = (i_p + o_p) // chunks
         i_chunk = (i_p + o_p) % chunks
         o_part = ((i_b * heads + i_h) * chunks + i_chunk).to(tl.int64) * W
-        b_sum += tl.load(
-            p_parts + o_part[:, None] + o_w[None, :],
-            mask=(i_b < batch)[:, None] & m_w[None, :],
-            other=0.0,
-        )
+        offsets = o_part[:, None] + o_w[None, :]
+        mask = (i_b < batch)[:, None] & m_w[None, :]
+        b_part = tl.load(p_parts + offsets, mask=mask, other=0.0)
+        if p_factors is not None:
+            b_part *= tl.load(p_factors + offsets, mask=mask, other=0.0)
+        b_sum += b_part
     return tl.sum(b_sum, 0)
 
 
-@triton.jit(do_not_specialize=['batch', 'heads', 'query_chunks', 'key_chunks'])
+@triton.jit(do_not_specialize=['batch', 'heads', 'keys', 'query_chunks', 'key_chunks'])
 def power_parameters_kernel(
-    p_from_queries, p_from_keys, p_products, p_exponent, p_scale, p_dexponent, p_dscale,
-    batch, heads, query_chunks, key_chunks,
-    D: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr,
+    p_from_queries, p_from_keys, p_state, p_dstate, p_exponent, p_scale, p_dexponent, p_dscale,
+    batch, heads, keys, query_chunks, key_chunks,
+    D: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of a PowerMap's exponent and scale [H, D], except those that are None.
 
-    The exponent's parts are in units of ln 2. For the scale: Σ_n φ dφ over the queries and Σ_m ψ dψ
-    over the keys are both equal to the row sum of S ⊙ dS + k̄ ⊙ dk̄, because multiplying a channel
-    of φ or of ψ by a number is the same as multiplying its row of the state. A feature is (x /
-    s)^p, hence ds = -p / s Σ (φ dφ + ψ dψ).
+    A program computes one channel's. The exponent's parts are in units of ln 2. For the scale:
+    Σ_n φ dφ over the queries and Σ_m ψ dψ over the keys are both equal to the row sum of S ⊙ dS +
+    k̄ ⊙ dk̄, because multiplying a channel of φ or of ψ by a number is the same as multiplying its
+    row of the state. A feature is (x / s)^p, hence ds = -p / s Σ (φ dφ + ψ dψ). The state's
+    gradient is divided by M, the number of keys.
     """
     i_h = tl.program_id(0)
-    o_w = tl.program_id(1) * BW + tl.arange(0, BW)
-    m_w = o_w < D
+    i_d = tl.program_id(1)
+    i_p = i_h * D + i_d
     if p_dexponent is not None:
+        o_w = i_d + tl.arange(0, 1)
+        m_w = o_w < D
         b_dexponent = sum_over_batch(
-            p_from_queries, i_h, batch, heads, query_chunks, o_w, m_w, D, BP, BW
+            p_from_queries, None, i_h, batch, heads, query_chunks, o_w, m_w, D, BP, 1
         )
         b_dexponent += sum_over_batch(
-            p_from_keys, i_h, batch, heads, key_chunks, o_w, m_w, D, BP, BW
+            p_from_keys, None, i_h, batch, heads, key_chunks, o_w, m_w, D, BP, 1
         )
-        tl.store(
-            p_dexponent + i_h * D + o_w,
-            (b_dexponent * LN_2).to(p_dexponent.dtype.element_ty),
-            mask=m_w,
-        )
+        dexponent = tl.sum(b_dexponent, 0) * LN_2
+        tl.store(p_dexponent + i_p, dexponent.to(p_dexponent.dtype.element_ty))
     if p_dscale is not None:
-        b_product = sum_over_batch(p_products, i_h, batch, heads, 1, o_w, m_w, 2 * D, BP, BW)
-        b_product += sum_over_batch(p_products + D, i_h, batch, heads, 1, o_w, m_w, 2 * D, BP, BW)
-        b_exponent = tl.load(p_exponent + i_h * D + o_w, mask=m_w, other=0.0).to(tl.float32)
-        b_scale = tl.load(p_scale + i_h * D + o_w, mask=m_w, other=1.0).to(tl.float32)
-        b_dscale = -2 * b_exponent / b_scale * b_product
-        tl.store(p_dscale + i_h * D + o_w, b_dscale.to(p_dscale.dtype.element_ty), mask=m_w)
+        o_c = tl.arange(0, BC)
+        b_product = tl.zeros((BC,), tl.float32)
+        for half in tl.static_range(2):
+            row = half * D + i_d
+            o_w = tl.where(o_c < D, row * D + o_c, 2 * D * D + row)  # a row of S, then k̄'s entry
+            b_product += sum_over_batch(
+                p_state, p_dstate, i_h, batch, heads, 1, o_w, o_c <= D, 2 * D * (D + 1), BP // 4, BC
+            )
+        exponent = tl.load(p_exponent + i_p).to(tl.float32)
+        scale = tl.load(p_scale + i_p).to(tl.float32)
+        dscale = -2 * exponent / scale * (tl.sum(b_product, 0) * keys)
+        tl.store(p_dscale + i_p, dscale.to(p_dscale.dtype.element_ty))
 
 
 # ---- Launches
@@ -473,7 +474,7 @@ SUMS_PER_CHANNEL = 1
 
 
 def sums_needed(wants_exponent: bool, wants_scale: bool) -> tuple[bool, bool, bool]:
-    """Return whether sums over queries, sums over keys and w of (E18a) are needed."""
+    """Return whether sums over queries and over keys and dS are needed."""
     return wants_exponent, wants_exponent, wants_scale
 
 
@@ -482,13 +483,15 @@ def parameter_gradients(
     batch: int,
     query_sums: Tensor | None,
     key_sums: Tensor | None,
-    products: Tensor | None,
+    state: Tensor,
+    d_state: Tensor | None,
+    keys: int,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the gradients of exponent and scale [H, D] from what `sums_needed` says, or None."""
     exponent = tensors['p_exponent']
     scale = tensors['p_scale']
     assert exponent is not None
-    if query_sums is None and products is None:
+    if query_sums is None and d_state is None:
         return None, None
     heads, dim = exponent.shape
     d_exponent = None
@@ -500,23 +503,25 @@ def parameter_gradients(
     if key_sums is not None:
         key_chunks = key_sums.shape[1]
     d_scale = None
-    if products is not None and scale is not None:
+    if d_state is not None and scale is not None:
         d_scale = torch.empty_like(scale)
-    power_parameters_kernel[heads, triton.cdiv(dim, 16)](
+    power_parameters_kernel[heads, dim](
         query_sums,
         key_sums,
-        products,
+        state,
+        d_state,
         exponent,
         scale,
         d_exponent,
         d_scale,
         batch,
         heads,
+        keys,
         query_chunks,
         key_chunks,
         D=dim,
         BP=128,
-        BW=16,
+        BC=2 * block_of(dim),
         num_warps=4,
         **FUSION_OPTIONS,
     )
