@@ -205,7 +205,9 @@ def test_opcheck_of_mix_and_gate(has_bias):
         tensors[-1] = None
         wanted = [False, True, False, False, False]
     dy = torch.randn(1, 12, 32, device=DEVICE)
-    torch.library.opcheck(functions.mix_and_gate_gradient_operator, (*tensors, 3, 4, dy, wanted))
+    for taps in (None, functions.mix_and_gate.taps_of(tensors[3])):
+        backward = (*tensors, 3, 4, dy, taps, wanted)
+        torch.library.opcheck(functions.mix_and_gate_gradient_operator, backward)
     leaves = [None if x is None else x.requires_grad_() for x in tensors]
     torch.library.opcheck(functions.mix_and_gate_operator, (*leaves, 3, 4))
 

@@ -118,7 +118,8 @@ def mix(inputs: MixAndGateInputs) -> Tensor:
 def mixing_forward(*arguments: Any) -> Tensor:
     """Compute y [B, N, C]."""
     with on_device_of(arguments[0]):
-        return mix_and_gate.forward(*arguments)
+        y, _ = mix_and_gate.forward(*arguments)
+    return y
 
 
 def mixing_backward(*arguments: Any) -> Gradients:
@@ -132,8 +133,9 @@ class MixAndGateFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        y = mixing_forward(*inputs)
-        keep_for_mixing_gradients(ctx, inputs, y)
+        with on_device_of(inputs[0]):
+            y, taps = mix_and_gate.forward(*inputs)
+        keep_for_mixing_gradients(ctx, inputs, y, taps)
         return y
 
     @staticmethod
@@ -141,18 +143,21 @@ class MixAndGateFunction(Function):
         return mixing_gradients(ctx, dy)
 
 
-def keep_for_mixing_gradients(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def keep_for_mixing_gradients(
+    ctx: Any, inputs: tuple[Any, ...], output: Tensor, taps: Tensor | None = None
+) -> None:
     """Save what `mixing_gradients` reads."""
     *tensors, rows, columns = inputs
     ctx.rows = rows
     ctx.columns = columns
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*tensors, taps)
 
 
 def mixing_gradients(ctx: Any, dy: Tensor) -> Gradients:
     """Compute the gradients of all seven arguments; that of the grid is None."""
+    *tensors, taps = ctx.saved_tensors
     wanted = list(ctx.needs_input_grad[:5])
-    arguments = (*ctx.saved_tensors, ctx.rows, ctx.columns, dy, wanted)
+    arguments = (*tensors, ctx.rows, ctx.columns, dy, taps, wanted)
     run = choose_backward(mixing_backward, mix_and_gate_gradient_operator, dy)
     return (*wanted_only(run(*arguments), wanted), None, None)
 
@@ -270,7 +275,7 @@ mix_and_gate_operator = torch.library.custom_op(
 )
 mix_and_gate_gradient_operator = make_gradient_operator(
     'mmpola::mix_and_gate_gradient',
-    f'({MIXING_ARGUMENTS}, Tensor dy, bool[] wanted) -> Tensor[]',
+    f'({MIXING_ARGUMENTS}, Tensor dy, Tensor? taps, bool[] wanted) -> Tensor[]',
     mixing_backward,
     tensors=5,
 )

@@ -367,14 +367,14 @@ def forward(
     bias: Tensor | None,
     rows: int,
     columns: int,
-) -> Tensor:
-    """Compute y [B, N, C] (E14)."""
+) -> tuple[Tensor, Tensor]:
+    """Compute y [B, N, C] (E14), and return `taps_of` the weight too."""
     attended = with_unit_stride(attended)
     values = with_unit_stride(values)
     gate = with_unit_stride(gate)
     taps = taps_of(weight)
     y, _ = launch_mix_and_gate(values, taps, bias, attended, gate, (rows, columns))
-    return y
+    return y, taps
 
 
 def backward(
@@ -386,14 +386,19 @@ def backward(
     rows: int,
     columns: int,
     dy: Tensor,
+    taps: Tensor | None,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of the five tensors (E19); most are None if not wanted."""
+    """Compute the gradients of the five tensors (E19); most are None if not wanted.
+
+    `taps`, if given, are those that `forward` has returned.
+    """
     attended = with_unit_stride(attended)
     values = with_unit_stride(values)
     gate = with_unit_stride(gate)
     dy = with_unit_stride(dy)
-    taps = taps_of(weight)
+    if taps is None:
+        taps = taps_of(weight)
     grid = (rows, columns)
     _, wants_values, wants_gate, wants_weight, wants_bias = wanted
     dg = None
