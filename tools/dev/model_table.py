@@ -1,8 +1,8 @@
 """Updates the tables of models in README.md and docs/, and our models in docs/published.csv.
 
-They come from configs/published.csv and from counting (docs/configs.md, docs/lra.md), from the
-papers' figures in docs/published.csv (README.md, docs/choose.md and the plot of accuracy), and from
-`python -m benchmarks.run zoo` (docs/choose.md).
+They come from configs/published.csv, from building and counting (docs/configs.md, docs/lra.md),
+from the papers' figures in docs/published.csv (README.md, docs/choose.md and the plot of accuracy),
+and from `python -m benchmarks.run zoo` (docs/choose.md).
 
     python tools/dev/model_table.py            counts new models, writes tables and plot
     python tools/dev/model_table.py --count    counts every model again, after a change of a model
@@ -251,7 +251,7 @@ def with_tables(models: list[Model], counts: dict[str, Counts]) -> dict[Path, st
         (docs / 'lra.md', 'models', sequence_table(models)),
         (docs / 'choose.md', 'comparison', comparison),
         (docs / 'choose.md', 'models', choice_table(models)),
-        (docs / 'choose.md', 'backbones', backbone_table()),
+        (docs / 'configs.md', 'backbones', backbone_table()),
     ):
         text = written.get(page) or page.read_text()
         written[page] = with_table(text, name, table)
