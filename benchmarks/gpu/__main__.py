@@ -197,7 +197,8 @@ def report(key: dict[str, Any], record: dict[str, list[Row]]) -> str:
     for part, rows in record.items():
         if part.startswith('launches'):
             rows = fastest(rows)
-        text.append(f'## {part.capitalize()}\n\n{table(rows)}')
+        if rows:
+            text.append(f'## {part.capitalize()}\n\n{table(rows)}')
     return '\n\n'.join(text) + '\n'
 
 
