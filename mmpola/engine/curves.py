@@ -131,7 +131,7 @@ def picture(values: dict[str, Series]) -> bytes:
             if 'loss' not in title and 'rate' not in title:
                 marker = 'o'
             axes.plot(x, y, label=label, marker=marker, markersize=3, **look(index))
-        axes.set_xlim(0, max(last, 1))
+        axes.set_xlim(0, 1.02 * max(last, 1))  # with the whole marker of the last point
         highest = highest_value(curves)
         if 'loss' not in title and highest > 0:
             axes.set_ylim(0, 1.05 * highest)
