@@ -236,9 +236,8 @@ def test_pictures_are_divided(root, tmp_path, monkeypatch):
             Path('data', folder, f'{number}.jpg').touch()
     images = [{'id': number, 'file_name': f'{number}.jpg'} for number in range(10)]
     Path('data/photos/all.json').write_text(json.dumps({'images': images, 'annotations': []}))
-    block = block_with(
-        code_blocks(root / 'docs' / 'in_your_own_project.md', 'bash'), 'mmpola split'
-    )
+    blocks = code_blocks(root / 'docs' / 'in_your_own_project.md', 'bash')
+    block = block_with(blocks, 'mmpola split data/photos')
     commands = [line.split() for line in block.splitlines() if line.startswith('mmpola')]
     for _, _, *words in commands:
         monkeypatch.setattr('sys.argv', ['split.py', *words])
