@@ -167,7 +167,7 @@ def with_real_data(root, real_data):
 @pytest.mark.real_data
 def test_photographs_of_coco(with_real_data, real_data):
     cfg = with_real_data('mask_rcnn_pola_swin_t_1x', 'coco_mini/')
-    sets, found, _ = check_data(cfg, whole=True)
+    sets, found, *_ = check_data(cfg, whole=True)
     assert not found
     assert [(one.images, one.listed, len(one.classes)) for one in sets] == [
         (81, 84, 80),  # three have no annotations
@@ -183,7 +183,7 @@ def test_photographs_of_coco(with_real_data, real_data):
 @pytest.mark.real_data
 def test_photographs_of_ade20k(with_real_data, real_data):
     cfg = with_real_data('upernet_pola_swin_t_160k', 'ade20k_mini')
-    sets, found, _ = check_data(cfg, whole=True)
+    sets, found, *_ = check_data(cfg, whole=True)
     assert not found
     for data, split in zip(sets, ('training', 'validation'), strict=True):
         files = (real_data / 'ade20k_mini/annotations' / split).iterdir()
@@ -197,7 +197,7 @@ def test_photographs_of_ade20k(with_real_data, real_data):
 def test_photographs_in_class_folders(real_data, tmp_path):
     cfg = small_config(real_data / 'imagenet_mini', tmp_path / 'work')
     cfg.model.num_classes = 10
-    sets, found, _ = check_data(cfg)
+    sets, found, *_ = check_data(cfg)
     assert not found
     assert [(one.images, one.labels.total, len(one.classes)) for one in sets] == [
         (1200, 1200, 10),

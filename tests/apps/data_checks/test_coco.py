@@ -250,7 +250,7 @@ def test_annotations_that_are_dropped_are_counted_by_cause(change, cause, detect
         entry.update(change)
     text = json.dumps(annotations).replace('"inf"', '1e400')
     annotations.path.write_text(text)
-    (data,), ((name, _, text),), _ = check_data(detection, ('train',))
+    (data,), ((name, _, text),), *_ = check_data(detection, ('train',))
     assert name == 'annotations-dropped'
     ids = ', '.join(str(entry['id']) for entry in entries[:2])
     assert text.endswith(f': 2 of {len(entries)} annotations are dropped ({cause}: 2, id {ids})')

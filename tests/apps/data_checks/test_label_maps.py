@@ -83,7 +83,7 @@ def test_a_rare_class_is_looked_for_in_all_label_maps(binary, maps, monkeypatch)
     monkeypatch.setattr('mmpola.apps.data_checks.samples.FEW', 2)
     change(maps, np.zeros_like)
     Image.fromarray(np.eye(80, 96, dtype=np.uint8)).save(max(maps.iterdir()))
-    (data,), found, _ = check_data(binary, ('train',))
+    (data,), found, *_ = check_data(binary, ('train',))
     assert not found
     assert data.counted == 12
 
@@ -142,7 +142,7 @@ def test_a_loader_of_ones_own(binary, maps):
     dataset = binary.train_dataloader.dataset
     dataset.seg_map_suffix = '.npy'
     dataset.pipeline[1] = dict(type=LoadArray)
-    (data,), found, _ = check_data(binary, ('train',), whole=True)
+    (data,), found, *_ = check_data(binary, ('train',), whole=True)
     assert not found
     assert data.labels.total == 12 * 80 * 96
     assert data.labels.numbers[1] > 0
@@ -178,7 +178,7 @@ def test_what_was_loaded_counts_and_not_the_file(loader, binary, maps):
             Image.fromarray(labels * 1000 + 7 * labels).save(path)
         only(errors(binary), 'map-bits')
     binary.train_dataloader.dataset.pipeline[1] = dict(type=loader)
-    (data,), found, _ = check_data(binary, ('train',), whole=True)
+    (data,), found, *_ = check_data(binary, ('train',), whole=True)
     assert not found
     assert data.labels.unit == ('pixels' if loader is LoadThousands else '')
 

@@ -46,7 +46,7 @@ def bccd(tiny_config, real_data):
 @pytest.mark.real_data
 @pytest.mark.parametrize('whole', [False, True])
 def test_counts_of_the_published_splits(whole, bccd):
-    sets, found, _ = check_data(bccd, whole=whole)
+    sets, found, *_ = check_data(bccd, whole=whole)
     assert {data.splits[0]: (data.images, data.labels.total) for data in sets} == BCCD
     (one,) = found
     assert one.name == 'boxes-empty'
@@ -57,7 +57,7 @@ def test_counts_of_the_published_splits(whole, bccd):
 @pytest.mark.real_data
 def test_boxes_that_training_leaves_out(bccd):
     bccd.train_dataloader.dataset.filter_cfg = dict(bbox_min_size=1)
-    (data,), found, _ = check_data(bccd, ('train',))
+    (data,), found, *_ = check_data(bccd, ('train',))
     assert (data.labels.total, data.labels.ignored, found) == (2804, 1, [])
 
 
