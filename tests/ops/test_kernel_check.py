@@ -62,7 +62,7 @@ def test_a_case_that_raises_is_a_row(monkeypatch):
 
     monkeypatch.setattr(kernel_check, 'check', fail)
     row = kernel_check.row_of(Case('exp', 32, 'bfloat16'))
-    row = kernel_check.run_task('check', torch.device('cpu'), row, True)
+    row = kernel_check.run_task('check kernels', torch.device('cpu'), row, True)
     assert row['failure'] == 'ValueError: no such instruction'
     assert row['speedup'] == {}
 
