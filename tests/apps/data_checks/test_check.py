@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mmcv.transforms import BaseTransform
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from PIL import Image
@@ -236,7 +237,25 @@ def test_the_pipeline_of_a_wrapper_is_run_too(detection):
         if name == 'CopyPaste':
             check_data(detection, ('train',), whole=True)
     found = errors(detection, whole=True)  # mmdet's Mosaic leaves masks as they are
-    assert 'its first sample fails: IndexError' in only(found, 'outer-pipeline')
+    assert 'sample 0 fails: IndexError' in only(found, 'outer-pipeline')
+
+
+class FailsForTheThird(BaseTransform):
+    def transform(self, results):
+        if results['sample_idx'] == 2:
+            raise ValueError('three')
+        return results
+
+
+def test_the_pipeline_of_a_wrapper_may_fail_at_times(detection):
+    dataset = detection.train_dataloader.dataset
+    inner = dict(dataset, pipeline=dataset.pipeline[:2])
+    pipeline = [dict(type=FailsForTheThird), dict(type='PackDetInputs')]
+    detection.train_dataloader.dataset = dict(
+        type='MultiImageMixDataset', dataset=inner, pipeline=pipeline
+    )
+    found = only(errors(detection, ('train',), whole=True), 'outer-pipeline')
+    assert found == 'train_dataloader.dataset: sample 2 fails: ValueError: three'
 
 
 def test_a_name_without_a_comma(detection):
