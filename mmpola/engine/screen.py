@@ -1,7 +1,7 @@
 """What a run shows on the screen, of which the log file has everything.
 
 A summary, the first step, a row for each validation, and what was saved; on a terminal progress
-bars, elsewhere MMEngine's lines about training steps.
+bars, elsewhere MMEngine's lines about training steps and of validations.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ from mmpola.messages import FOR_THE_USER, counted, first_line, info
 ABOUT_MMENGINE = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
 """Beginnings of warnings about MMEngine's own code, which every run would print."""
 
-OF_TRAINING = re.compile(r'(Epoch|Iter)\(train\)')
-"""Beginning of MMEngine's lines about training steps, which a progress bar replaces."""
+OF_TRAINING = re.compile(r'(Epoch|Iter)\((train\)|val\)(?!.* eta: ))')
+"""Beginning of MMEngine's lines that bars and rows replace on a terminal.
+
+They are those about training steps and those with the metrics of a validation, which have no `eta`.
+Elsewhere they stay: scripts search the output of a run for them.
+"""
 
 OF_A_TEST = re.compile(r'(Epoch|Iter)\(test\).* eta: ')
 """Beginning of MMEngine's lines about the steps of a test; a line with metrics has no `eta`."""
@@ -52,8 +56,8 @@ OF_A_TEST = re.compile(r'(Epoch|Iter)\(test\).* eta: ')
 class Screen(logging.Filter):
     """Decides which log lines appear on the screen, and writes them above a progress bar.
 
-    Warnings, errors and the messages of mmpola do, and lines about training steps if there is no
-    bar. A test shows the lines of its metrics too.
+    Warnings, errors and the messages of mmpola do, and MMEngine's lines about training steps and of
+    metrics if there is no bar. A test shows the lines of its metrics too.
 
     Attributes:
         is_testing: whether a test runs.

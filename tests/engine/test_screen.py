@@ -82,7 +82,8 @@ def test_a_file_gets_a_summary_and_the_lines_of_mmengine(
 ):
     config = request.getfixturevalue(fixture)
     work = tmp_path / 'work'
-    assert run_script('train', config, '--work-dir', work, '--cfg-options', option) == 0
+    options = ('--cfg-options', option, 'train_cfg.val_interval=1')
+    assert run_script('train', config, '--work-dir', work, *options) == 0
     output = capsys.readouterr()
     lines = output.out.splitlines()
     (first,) = (n for n, line in enumerate(lines) if re.search(r'(Epoch|Iter)\(train\).*1/', line))
@@ -103,6 +104,10 @@ def test_a_file_gets_a_summary_and_the_lines_of_mmengine(
     assert any(line.startswith('test: read at ') for line in lines)
     commands = [line.partition('mmpola ')[2].split()[0] for line in lines[-3:]]
     assert commands == ['test', 'predict', 'export']
+    metric = {'tiny_config': 'coco/bbox_mAP: ', 'tiny_segmentation': 'mIoU: '}[fixture]
+    of_metrics = [line for line in lines if '(val)' in line]
+    assert of_metrics
+    assert all(metric in line and 'eta' not in line for line in of_metrics)
     assert 'Exp name' not in output.out
     assert 'Saving checkpoint' not in output.out
     for picture in ('first_batch.jpg', 'curves.png'):
