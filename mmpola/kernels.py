@@ -111,7 +111,7 @@ def check_gpu(device: torch.device, cases: list[Case], again: bool = False) -> l
 def write_record(path: Path, key: dict[str, str], rows: list[Row]) -> None:
     """Replace the file of a record; `backend='auto'` follows it from now on."""
     content = json.dumps({'key': key, 'rows': rows}, indent=1) + '\n'
-    write_atomically(path, content.encode())
+    write_atomically(path, content)
     rows_by_case.cache_clear()
 
 

@@ -21,11 +21,8 @@ from benchmarks.operators import attention_call
 from benchmarks.records import Row
 from mmpola.ops import polarity_attention
 from mmpola.ops.triton import block_of, exp, power
-from mmpola.ops.triton.blocks import LaunchTable
+from mmpola.ops.triton.blocks import Launch, LaunchTable
 from mmpola.ops.triton.passes import plan_pass
-
-Candidate = tuple[int, int, int]
-"""Tokens per block, warps, stages."""
 
 PASSES = ('state', 'output', 'query_gradient', 'key_gradient')
 TOKENS = (16, 32, 64, 128)
@@ -105,21 +102,17 @@ def step_of(row: Row, dry_run: bool) -> Iterator[Run]:
         case = replace(case, batch=1, rows=3, columns=6)
     call = attention_call(case, 'cpu' if dry_run else 'cuda', torch.float16)
     tokens, warps, stages = map(int, row['tokens, warps, stages'].split(', '))
-    launch = (tokens, warps, stages)
-    with launched_with((row['kernel'], block_of(row['D'])), LAUNCHES[row['map']], launch):
+    table = LAUNCHES[row['map']]
+    place = (row['kernel'], block_of(row['D']))
+    launch = table[place]._replace(tokens=tokens, warps=warps, stages=stages)
+    with launched_with(place, table, launch):
         yield call.passes(partial(polarity_attention, backend='triton'))['step']
 
 
 @contextmanager
-def launched_with(
-    row: tuple[str, int], table: LaunchTable, candidate: Candidate | None
-) -> Iterator[None]:
-    """Replace the launch of one kernel in its table; None leaves today's."""
-    changed = table[row]
-    if candidate is not None:
-        tokens, warps, stages = candidate
-        changed = changed._replace(tokens=tokens, warps=warps, stages=stages)
-    with mock.patch.dict(table, {row: changed}):
+def launched_with(place: tuple[str, int], table: LaunchTable, launch: Launch) -> Iterator[None]:
+    """Replace the launch of one kernel in its table."""
+    with mock.patch.dict(table, {place: launch}):
         plan_pass.cache_clear()
         yield
     plan_pass.cache_clear()

@@ -214,8 +214,9 @@ class ScreenHook(Hook):
         draw(runner)
 
     def after_train(self, runner: Any) -> None:
-        """Draw the steps after the last validation too."""
-        draw(runner)
+        """Draw the steps after the last validation, if there are any."""
+        if runner.iter > self.validated_at:
+            draw(runner)
 
     def after_run(self, runner: Any) -> None:
         """Print the last checkpoint and the best one, and after training what comes next."""

@@ -57,9 +57,8 @@ class TimmModel(ModelWithBackbone):
         state_dict = without_wrappers(state_dict)
         if strict:
             weights, report = fit_weights(self, state_dict, 'state_dict')
-            if report.resized and not saved_grids(
-                state_dict
-            ):  # timm's `checkpoint_path` drops them
+            has_grids = bool(saved_grids(state_dict))  # timm's `checkpoint_path` drops them
+            if report.resized and not has_grids:
                 info(
                     'state_dict: it names no grids, so its position tables are read as square: '
                     f'{listed(report.resized)}; pretrained=True with '

@@ -7,8 +7,6 @@ halves swapped.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -582,7 +580,10 @@ def parameter_gradients(
     tensors: dict[str, Tensor | None],
     batch: int,
     query_sums: Tensor | None,
-    *others: Any,
+    key_sums: Tensor | None,
+    state: Tensor,
+    d_state: Tensor | None,
+    keys: int,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the gradients of both streams' temperatures [H, 2D], or None without sums."""
     same = tensors['p_same']
