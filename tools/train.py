@@ -26,7 +26,7 @@ from mmpola.engine.config import (
     training_dtype,
     use_mixed_precision,
 )
-from mmpola.engine.processes import place
+from mmpola.engine.processes import print_once
 from mmpola.engine.resume import AUTO, decide_resume
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
@@ -84,15 +84,14 @@ def main() -> None:
 
     problem = mmcv_problem()
     if problem is not None:
-        print(f'{problem.what}: {problem.found} -> {problem.remedy}')
+        print_once(f'{problem.what}: {problem.found} -> {problem.remedy}', cfg.launcher)
     model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
     resumed = decide_resume(cfg, args.overwrite, model, args.resume)
     if resumed.finished:
         return
     splits = ('train', 'val')
     lines = check_data(cfg, splits=splits, model=model, measured=('test',)).lines()
-    if place(cfg.launcher).rank == 0:
-        print(*lines, sep='\n')
+    print_once('\n'.join(lines), cfg.launcher)
     ensure_checked(training_dtype(cfg))
     train(cfg, model, args.overwrite, resumed.classes, lines)
 

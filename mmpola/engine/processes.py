@@ -37,6 +37,12 @@ def place(launcher: str) -> Place:
     )
 
 
+def print_once(text: str, launcher: str) -> None:
+    """Print text in the first process of a run, also before the process group is initialised."""
+    if place(launcher).rank == 0:
+        print(text)
+
+
 def any_process(condition: bool) -> bool:
     """Return whether a condition is true in any process of the run.
 

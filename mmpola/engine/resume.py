@@ -12,6 +12,7 @@ from torch import nn
 
 from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.engine.loops import VALIDATION_DUE
+from mmpola.engine.processes import print_once
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
     fit_checkpoint,
@@ -66,7 +67,8 @@ def decide_resume(
         path = newest_checkpoint(cfg.work_dir)
         record = Path(cfg.work_dir, 'last_checkpoint')
         if path is not None and not (record.is_file() and record.stat().st_size > 0):
-            print(f'--resume: {record}: names no checkpoint; the newest one is taken')
+            text = f'--resume: {record}: names no checkpoint; the newest one is taken'
+            print_once(text, cfg.launcher)
     elif resume is not None:
         path = resolve_checkpoint(resume)
     _check_work_dir(cfg, path, overwrite)
@@ -79,11 +81,12 @@ def decide_resume(
         left = ''
         if finished:
             left = '; the run has ended, nothing is left to train or validate'
-        print(f'--resume: {path}, after {_progress(checkpoint)}{left}')
+        print_once(f'--resume: {path}, after {_progress(checkpoint)}{left}', cfg.launcher)
         return Decision(checkpoint.classes, finished)
     if resume is not None:
         cfg.resume = False
-        print(f'--resume: {cfg.work_dir}: no checkpoint yet; training starts from the first step')
+        text = f'--resume: {cfg.work_dir}: no checkpoint yet; training starts from the first step'
+        print_once(text, cfg.launcher)
     return Decision()
 
 

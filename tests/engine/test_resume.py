@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures('unformatted_configs')
 def cfg(tiny_config, work):
     cfg = Config.fromfile(tiny_config)
     cfg.work_dir = str(work)
+    cfg.launcher = 'none'
     return cfg
 
 
@@ -48,6 +49,19 @@ def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_wo
     assert resumed_from(cfg) == cfg.load_from
     cfg.load_from = str(work / 'epoch_1.pth')
     assert refusal(decide_resume, cfg).startswith(kept)
+
+
+def test_only_the_first_process_says_it(cfg, tmp_path, capsys, monkeypatch):
+    cfg.work_dir = str(tmp_path)
+    cfg.launcher = 'pytorch'
+    cfg.resume = True
+    monkeypatch.setenv('RANK', '1')
+    assert resumed_from(cfg) is None
+    assert capsys.readouterr().out == ''
+    monkeypatch.setenv('RANK', '0')
+    assert resumed_from(cfg) is None
+    said = f'--resume: {tmp_path}: no checkpoint yet; training starts from the first step\n'
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(
