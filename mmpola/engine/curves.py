@@ -157,14 +157,17 @@ def grouped(values: dict[str, Series]) -> dict[str, dict[str, Series]]:
         if split == 'train' and 'loss' in label:
             losses[label] = points
         elif split == 'train' and label.rpartition('.')[2] in ('lr', 'base_lr'):
-            if points not in rates.values():  # base_lr is often the same
-                rates[label] = points
+            rates[label] = points
         elif split == 'val' and class_of(label) is not None:
             classes[label] = points
         elif split == 'val' and highest_value({label: points}) > 1:
             others[label] = points
         elif split == 'val' and max(points.values()) > -1:  # -1: of an area without objects
             shares[label] = points
+    for label in list(rates):
+        used = label.replace('base_lr', 'lr')
+        if used != label and rates.get(used) == rates[label]:
+            del rates[label]
     panels = {}
     title = 'losses'
     if len(losses) > LOSSES_SHOWN:

@@ -14,8 +14,8 @@ from mmpola.messages import UsageError
 from tests.helpers.processes import run_script
 
 VALUES = {
-    'train/lr': {1: 0.1, 2: 0.2},
     'train/base_lr': {1: 0.1, 2: 0.2},
+    'train/lr': {1: 0.1, 2: 0.2},
     'train/loss': {1: 3.0, 2: 2.0},
     'train/loss_cls': {1: 1.0, 2: 1.0},
     'train/acc': {1: 1.0, 2: 1.0},
