@@ -55,7 +55,7 @@ step '2/4 training a Mask R-CNN with a small Pola-Swin (6 minutes on two CPU cor
 processes=$("$VENV_PYTHON" -c 'import torch
 from mmpola.side_effects import usable_cores
 print(1 if torch.cuda.is_available() or usable_cores() < 2 else 2)')
-logged "$WORK/train.log" 'Epoch\(train\)|^--resume: |^(model|steps|first batch|first step) ' \
+logged "$WORK/train.log" 'Epoch\(train\)|^--resume: |^(model|steps|first batch|first step) |^ *(epoch|[0-9]+)  ' \
     "$VENV_PYTHON" -m torch.distributed.run --standalone --nproc-per-node="$processes" \
     tools/train.py "$CONFIG" --launcher pytorch --work-dir "$WORK" --resume \
     --cfg-options train_dataloader.batch_size=$((2 / processes))
