@@ -21,8 +21,10 @@ def test_the_folder_has_the_files_of_the_list_and_each_is_small():
     assert set(SHIPPED_MODELS) <= NAMED.keys()
 
 
-@pytest.mark.parametrize('name', SHIPPED_MODELS)
-def test_photographs_are_recognised(name, real_data):
+@pytest.mark.parametrize(
+    ('name', 'top1', 'top5'), [('pola_swin_nano', 0.52, 0.74), ('pola_pvt_nano', 0.47, 0.67)]
+)
+def test_photographs_are_recognised(name, top1, top5, real_data):
     """409 photographs of ten of ImageNet's classes, which it has not seen."""
     model = timm.create_model(name, pretrained=True).eval()
     transform = {
@@ -37,8 +39,8 @@ def test_photographs_are_recognised(name, real_data):
     with torch.no_grad():
         best = model(images).topk(5).indices
     right = best == torch.from_numpy(data.labels)[:, None]
-    assert right[:, 0].float().mean() > 0.45  # chance: 0.001
-    assert right.any(1).float().mean() > 0.65
+    assert right[:, 0].float().mean() > top1  # chance: 0.001
+    assert right.any(1).float().mean() > top5
 
 
 def test_a_backbone_of_other_sizes_windows_and_channels_starts_from_them():
