@@ -164,7 +164,7 @@ def grouped(values: dict[str, Series]) -> dict[str, dict[str, Series]]:
             others[label] = points
         elif split == 'val' and max(points.values()) > -1:  # -1: of an area without objects
             shares[label] = points
-    for label in list(rates):
+    for label in list(rates):  # the first parameters often learn at the base rate
         used = label.replace('base_lr', 'lr')
         if used != label and rates.get(used) == rates[label]:
             del rates[label]

@@ -12,6 +12,7 @@ from mmpola.classification.class_folders import ClassFolders
 from mmpola.zoo import NAMED
 
 NANO = {'type': 'Pretrained', 'checkpoint': 'mmpola://pola_swin_nano'}
+LEAST_ACCURACY = {'pola_swin_nano': (0.52, 0.74), 'pola_pvt_nano': (0.47, 0.67)}  # top-1, top-5
 
 
 def test_the_folder_has_the_files_of_the_list_and_each_is_small():
@@ -21,10 +22,8 @@ def test_the_folder_has_the_files_of_the_list_and_each_is_small():
     assert set(SHIPPED_MODELS) <= NAMED.keys()
 
 
-@pytest.mark.parametrize(
-    ('name', 'top1', 'top5'), [('pola_swin_nano', 0.52, 0.74), ('pola_pvt_nano', 0.47, 0.67)]
-)
-def test_photographs_are_recognised(name, top1, top5, real_data):
+@pytest.mark.parametrize('name', SHIPPED_MODELS)
+def test_photographs_are_recognised(name, real_data):
     """409 photographs of ten of ImageNet's classes, which it has not seen."""
     model = timm.create_model(name, pretrained=True).eval()
     transform = {
@@ -39,6 +38,7 @@ def test_photographs_are_recognised(name, top1, top5, real_data):
     with torch.no_grad():
         best = model(images).topk(5).indices
     right = best == torch.from_numpy(data.labels)[:, None]
+    top1, top5 = LEAST_ACCURACY[name]
     assert right[:, 0].float().mean() > top1  # chance: 0.001
     assert right.any(1).float().mean() > top5
 
