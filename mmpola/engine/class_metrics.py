@@ -1,7 +1,8 @@
-"""Metrics of single classes in validation, beside the means that mmdet and mmseg return."""
+"""Metrics of single classes, and AP with more digits, beside what mmdet and mmseg return."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mmpola.config_contents import nodes
@@ -9,22 +10,32 @@ from mmpola.config_contents import nodes
 MOST_CLASSES = 20
 """Data with more classes have no metrics of single ones: they would fill the log."""
 
+DIGITS = 5
+"""Decimal places of AP as a share."""
+
+ITEMS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
+"""mmdet's names of the first numbers that pycocotools summarises, in its order."""
+
 
 def add_classes(loop: Any, config: Any) -> None:
-    """Let the metrics of a validation loop return the values of single classes too.
+    """Let the metrics of a validation or test return the values of single classes too.
 
     mmdet's CocoMetric computes `NAME_precision` with `classwise=True`, which is set if the config
-    does not say otherwise. mmseg's IoUMetric prints the IoU of each class in its log; here it also
-    returns them, as `IoU.NAME` in percent. Data of more than `MOST_CLASSES` classes, several data
-    sets and other metrics are left as they are.
+    does not say otherwise. It keeps three digits, and of boxes and masks only the masks' values;
+    here it returns `DIGITS` and `bbox_NAME_precision` and `segm_NAME_precision`. mmseg's IoUMetric
+    prints the IoU of each class in its log; here it also returns them, as `IoU.NAME` in percent.
+    Data of more than `MOST_CLASSES` classes, several data sets and other metrics have no values of
+    single classes.
 
     Args:
-        loop: MMEngine's ValLoop; its metrics are changed.
+        loop: MMEngine's ValLoop or TestLoop; its metrics are changed.
         config: of its evaluator.
     """
     says_so = any('classwise' in node for _, node in nodes(config, ''))
     for metric in getattr(loop.evaluator, 'metrics', ()):
         kinds = [kind.__name__ for kind in type(metric).__mro__]
+        if 'CocoMetric' in kinds:
+            _return_digits(metric)
         meta = metric.dataset_meta
         if not isinstance(meta, dict):  # of several data sets it is a list
             continue
@@ -35,6 +46,62 @@ def add_classes(loop: Any, config: Any) -> None:
             metric.classwise = True
         elif 'IoUMetric' in kinds:
             _return_ious(metric, classes)
+
+
+def _return_digits(metric: Any) -> None:
+    """Let a CocoMetric return what pycocotools has computed, each class by its own name.
+
+    mmdet rounds to three digits, and takes the classes of pycocotools for those of the file, which
+    pycocotools has sorted by their ids.
+    """
+    from mmdet.evaluation.metrics import coco_metric
+
+    original = coco_metric.COCOeval
+    compute = metric.compute_metrics
+
+    def compute_metrics(results: Any) -> Any:
+        evaluations: list[Any] = []
+
+        class Noted(original):  # type: ignore[misc, valid-type]
+            def summarize(self) -> None:
+                super().summarize()
+                if self.params.useCats:
+                    order = [self.params.catIds.index(number) for number in metric.cat_ids]
+                    self.eval['precision'] = self.eval['precision'][:, :, order]
+                    evaluations.append(self)
+
+        coco_metric.COCOeval = Noted
+        try:
+            metrics = compute(results)
+        finally:
+            coco_metric.COCOeval = original
+        for evaluation in evaluations:
+            kind = evaluation.params.iouType
+            for item, value in zip(ITEMS, evaluation.stats, strict=False):
+                if f'{kind}_{item}' in metrics:
+                    metrics[f'{kind}_{item}'] = round(float(value), DIGITS)
+        if metric.classwise and evaluations:
+            _name_classes(metric.cat_ids, metrics, evaluations)
+        return metrics
+
+    metric.compute_metrics = compute_metrics
+
+
+def _name_classes(ids: list[int], metrics: dict[str, Any], evaluations: list[Any]) -> None:
+    """Put the AP of each class among the metrics, of boxes and masks apart if there are both."""
+    names = [category['name'] for category in evaluations[0].cocoGt.loadCats(ids)]
+    if len(evaluations) > 1:
+        for name in names:
+            metrics.pop(f'{name}_precision', None)  # of the last evaluation
+    for evaluation in evaluations:
+        prefix = ''
+        if len(evaluations) > 1:
+            prefix = f'{evaluation.params.iouType}_'
+        for index, name in enumerate(names):
+            precision = evaluation.eval['precision'][:, :, index, 0, -1]  # any area, most boxes
+            known = precision[precision > -1]
+            value = round(float(known.mean()), DIGITS) if known.size else math.nan
+            metrics[f'{prefix}{name}_precision'] = value
 
 
 def _return_ious(metric: Any, classes: Any) -> None:

@@ -110,4 +110,5 @@ class Runner(mmengine.runner.Runner):
         with prints_logged(self.logger):
             built = super().build_test_loop(loop)
         write_apart(built)
+        add_classes(built, self.cfg.get('test_evaluator'))
         return built

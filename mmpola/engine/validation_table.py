@@ -80,7 +80,7 @@ def _is_detail(name: str, names: list[str]) -> bool:
 
 
 def value_text(value: float) -> str:
-    """Return a metric with the digits that mmdet and mmseg compute: of a share 3, of percent 2."""
+    """Return a metric to a hundredth of a percent: a share with 4 digits, percent with 2."""
     if abs(value) <= 1:
-        return f'{value:.3f}'
+        return f'{value:.4f}'
     return f'{value:.2f}'

@@ -45,9 +45,9 @@ def test_more_than_six_classes_are_left_to_the_curves():
     assert metric_cells(metrics) == []
 
 
-def test_values_have_the_digits_that_are_computed():
+def test_values_are_hundredths_of_a_percent():
     metrics = {'mAP': 0.05, 'mIoU': 45.6, 'top1': 100.0, 'lists': [1, 2], 'none': math.nan}
-    assert [text for _, text in metric_cells(metrics)] == ['0.050', '45.60', '100.00', 'nan']
+    assert [text for _, text in metric_cells(metrics)] == ['0.0500', '45.60', '100.00', 'nan']
 
 
 def test_a_heading_comes_once():
