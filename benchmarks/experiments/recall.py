@@ -11,6 +11,7 @@ has a record in benchmarks/results/recall, so after an interruption give the sam
 
 from __future__ import annotations
 
+import argparse
 import json
 import textwrap
 import time
@@ -385,5 +386,6 @@ COLOURS = {
 LINES = {'': '-', 'open': '-', 'kaiming': '--', 'zeros': ':'}
 
 if __name__ == '__main__':
+    argparse.ArgumentParser(description='Run all cases of recall that have no record.').parse_args()
     torch.set_num_threads(1)
     run_all()
