@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import mean
@@ -130,13 +131,15 @@ def account(experiment: Experiment, records: dict[str, Record]) -> str:
     total = len(experiment.rows) * len(SEEDS)
     cpu = sum(record['cpu_minutes'] for record in own)
     wall = sum(record['wall_minutes'] for record in own)
-    resumed = sum(record['resumed'] for record in own)
+    resumes = counted(sum(record['resumed'] for record in own), 'resume')
     lost = sum(not record['trees'] for record in own)
-    machine = own[-1]['machine']
+    processors = Counter(record['machine']['processor'] for record in own)
+    machines = ', '.join(f'{name} ({count})' for name, count in processors.most_common())
+    versions = ', '.join(sorted({record['machine']['torch'] for record in own}))
     text = (
         f'{len(own)} of {total} runs have finished: {cpu:.0f} minutes of CPU in {wall:.0f} minutes '
-        f'beside other work on the same cores; resumed after interruptions: {resumed}. '
-        f'{machine["processor"]}, one thread, torch {machine["torch"]}.'
+        f'beside other work on the same cores, with {resumes} after interruptions. '
+        f'Machines (runs): {machines}; one thread, torch {versions}.'
     )
     if lost:
         text += (

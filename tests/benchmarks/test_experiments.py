@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -263,6 +264,19 @@ def test_a_table_says_how_many_seeds_there_are():
     assert report.experiment_block('e', ONE, {}) == 'To be run: A, B, C.'
     rows = tables.table(ONE, {}, [{'name': 'a constant', 'AP': 12.34}]).splitlines()
     assert rows[-1] == '| *a constant* |  |  | 12.3 |  |'
+
+
+def test_runs_of_several_machines_are_counted_apart():
+    of_two = records(a=[50.0, 51.0, 52.5])
+    of_two['a-2']['machine'] = {'processor': 'another CPU', 'torch': '3'}
+    text = ' '.join(tables.account(ONE, of_two).split())
+    assert text.startswith('3 of 9 runs have finished: 12 minutes of CPU in 24 minutes ')
+    assert 'Machines (runs): a CPU (2), another CPU (1); one thread, torch 2, 3.' in text
+
+
+def test_no_line_of_the_page_begins_a_numbered_list():
+    lines = report.PAGE.read_text().splitlines()
+    assert not [line for line in lines if re.match(r'\d+[.)] ', line)]
 
 
 def verdict(test_images, **scores):
