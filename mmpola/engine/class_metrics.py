@@ -76,10 +76,7 @@ def _return_digits(metric: Any) -> None:
         finally:
             coco_metric.COCOeval = original
         for evaluation in evaluations:
-            kind = evaluation.params.iouType
-            for item, value in zip(ITEMS, evaluation.stats, strict=False):
-                if f'{kind}_{item}' in metrics:
-                    metrics[f'{kind}_{item}'] = round(float(value), DIGITS)
+            _add_digits(metrics, evaluation)
         if metric.classwise and evaluations:
             _name_classes(metric.cat_ids, metrics, evaluations)
         return metrics
@@ -87,15 +84,24 @@ def _return_digits(metric: Any) -> None:
     metric.compute_metrics = compute_metrics
 
 
+def _add_digits(metrics: dict[str, Any], evaluation: Any) -> None:
+    """Replace AP over all classes, which mmdet has rounded, by that of one evaluation."""
+    for item, value in zip(ITEMS, evaluation.stats, strict=False):
+        name = f'{evaluation.params.iouType}_{item}'
+        if name in metrics:
+            metrics[name] = round(float(value), DIGITS)
+
+
 def _name_classes(ids: list[int], metrics: dict[str, Any], evaluations: list[Any]) -> None:
     """Put the AP of each class among the metrics, of boxes and masks apart if there are both."""
     names = [category['name'] for category in evaluations[0].cocoGt.loadCats(ids)]
-    if len(evaluations) > 1:
+    has_both = len(evaluations) > 1
+    if has_both:
         for name in names:
             metrics.pop(f'{name}_precision', None)  # of the last evaluation
     for evaluation in evaluations:
         prefix = ''
-        if len(evaluations) > 1:
+        if has_both:
             prefix = f'{evaluation.params.iouType}_'
         for index, name in enumerate(names):
             precision = evaluation.eval['precision'][:, :, index, 0, -1]  # any area, most boxes
