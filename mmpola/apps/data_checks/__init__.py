@@ -94,7 +94,7 @@ def check_data(
             own += ask(SAMPLE, data, skip)
         found += own
     if is_first and is_complete:
-        run = run._replace(measured=measured_datasets(cfg, measured))
+        run = run._replace(measured=measured_datasets(cfg, measured, sets))
         found += ask(TOGETHER, run, skip)
     found = list(dict.fromkeys(found))
     if any(one.level == ERROR for one in found):
@@ -102,13 +102,23 @@ def check_data(
     return Checked(sets, found, skip, run.measured)
 
 
-def measured_datasets(cfg: Config, splits: tuple[str, ...]) -> list[Data]:
-    """Return the data sets of `splits` that can be read, with the sizes of a few images."""
+def measured_datasets(cfg: Config, splits: tuple[str, ...], loaded: list[Data]) -> list[Data]:
+    """Return the data sets of `splits` that can be read, with the sizes of a few images.
+
+    Args:
+        cfg: the config.
+        splits: whose data sets are not checked.
+        loaded: data sets that are; one of them with the same config is not read again.
+    """
     sets = []
     for data in different_datasets(cfg, splits):
-        with contextlib.suppress(Exception):  # they are checked where they are used
-            read(data, is_first=True)
-            measure(data)
+        same = [other for other in loaded if other.config == data.config]
+        if same:
+            data.loaded = same[0].loaded
+        else:
+            with contextlib.suppress(Exception):  # they are checked where they are used
+                read(data, is_first=True)
+                measure(data)
         if data.loaded.sizes:
             sets.append(data)
     return sets

@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from PIL import Image
 
+from mmpola.apps import data_checks
 from mmpola.apps.data_checks import Data, check_data
 from mmpola.apps.data_checks.read import Known, Labels
 from mmpola.apps.data_checks.report import table_lines
@@ -414,6 +416,15 @@ def test_the_size_of_test_data_is_compared_before_training(segmentation, tmp_pat
     checked = check_data(cfg, ('train', 'val'), measured=('test',))
     assert not checked.found
     assert not any(line.startswith('test') for line in checked.lines())
+
+
+def test_test_data_that_validation_has_read_are_not_read_again(segmentation, monkeypatch):
+    monkeypatch.setattr(data_checks, 'read', Mock(wraps=data_checks.read))
+    segmentation.test_dataloader = copy.deepcopy(segmentation.val_dataloader)
+    checked = check_data(segmentation, ('train', 'val'), measured=('test',))
+    assert data_checks.read.call_count == 2
+    sizes = {line.partition(': ')[0]: line.partition('read at ')[2] for line in checked.lines()}
+    assert sizes['test'] == f'{sizes["val"].partition(" (")[0]}, not checked'
 
 
 def test_a_check_that_fails_itself_stops_nothing(detection, monkeypatch):
