@@ -12,7 +12,10 @@ METRICS_SHOWN = 4
 """Largest number of columns for metrics of all classes."""
 
 CLASSES_SHOWN = 6
-"""Metrics of single classes are columns if there are at most this many classes."""
+"""Metrics of single classes are columns if there are at most this many.
+
+With boxes and masks, those of the boxes alone are tried then.
+"""
 
 NARROWEST = 7
 """Width of a column in characters, if its name is not longer."""
@@ -65,6 +68,8 @@ def metric_cells(metrics: dict[str, Any], awaited: Sequence[str] = ()) -> Cells:
     cells = [(label, value_text(numbers[name])) for label, name in zip(labels, shown, strict=True)]
     single = [(class_of(name), value_text(numbers[name])) for name in numbers]
     of_classes = [(label, text) for label, text in single if label is not None]
+    if len(of_classes) > CLASSES_SHOWN:  # perhaps of boxes and of masks
+        of_classes = [(label, text) for label, text in of_classes if label.startswith('bbox_')]
     if len(of_classes) <= CLASSES_SHOWN:
         cells += of_classes
     return cells

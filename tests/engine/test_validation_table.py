@@ -45,6 +45,15 @@ def test_more_than_six_classes_are_left_to_the_curves():
     assert metric_cells(metrics) == []
 
 
+def test_of_many_metrics_of_classes_those_of_boxes_are_shown():
+    names = [f'{kind}_{name}' for kind in ('bbox', 'segm') for name in 'abcd']
+    metrics = {f'coco/{name}_precision': 0.5 for name in names}
+    assert [name for name, _ in metric_cells(metrics)] == names[:4]
+    del metrics['coco/bbox_d_precision']
+    del metrics['coco/segm_d_precision']
+    assert [name for name, _ in metric_cells(metrics)] == [*names[:3], *names[4:7]]
+
+
 def test_values_are_hundredths_of_a_percent():
     metrics = {'mAP': 0.05, 'mIoU': 45.6, 'top1': 100.0, 'lists': [1, 2], 'none': math.nan}
     assert [text for _, text in metric_cells(metrics)] == ['0.0500', '45.60', '100.00', 'nan']
