@@ -19,6 +19,9 @@ from mmpola.engine.validate import unwrapped
 from mmpola.engine.validation_table import value_text
 from mmpola.messages import counted
 
+WITHOUT_WHOLE_EXPORT = ('DetectionTransformer', 'MaskFormer')
+"""Bases of DINO and Mask2Former, of which `mmpola export` writes only the backbone."""
+
 
 def logs_scalars(runner: Any) -> bool:
     """Whether MMEngine writes `scalars.json`, from which curves are drawn."""
@@ -116,7 +119,11 @@ def next_lines(runner: Any) -> list[str]:
     picture = first_picture(runner)
     if picture is not None:
         commands.append(['predict', *model, picture, '--out', str(work_dir / 'predictions')])
-        commands.append(['export', *model, str(work_dir / 'model.onnx')])
+        bases = [kind.__name__ for kind in type(unwrapped(runner.model)).__mro__]
+        export = ['export', *model, str(work_dir / 'model.onnx')]
+        if set(bases) & set(WITHOUT_WHOLE_EXPORT):
+            export.append('--backbone')
+        commands.append(export)
     lines = [f'             mmpola {shlex.join(words)}' for words in commands]
     if lines:
         lines[0] = lines[0].replace('    ', 'next', 1)

@@ -1,11 +1,18 @@
 """Lines about a run whose runner is made up."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from mmengine.config import Config
+from torch import nn
 
+from mmpola.apps.publish.detector import refuse_other_heads
 from mmpola.engine.summary import next_lines, scaling_text
+from mmpola.engine.validate import build_model
+from mmpola.messages import UsageError
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
 @pytest.fixture
@@ -19,6 +26,7 @@ def runner(tmp_path, monkeypatch):
     known = {'last_ckpt': f'{work}/epoch_2.pth', 'best_ckpt': f'{work}/best.pth'}
     dataset = SimpleNamespace(get_data_info=lambda index: {'img_path': f'data/{index}.jpg'})
     return SimpleNamespace(
+        model=nn.Module(),
         work_dir=str(work),
         cfg=cfg,
         message_hub=SimpleNamespace(runtime_info=known),
@@ -34,6 +42,14 @@ def test_the_next_commands(runner):
         f"             mmpola predict {model} data/0.jpg --out 'work_dirs/a run/predictions'",
         f"             mmpola export {model} 'work_dirs/a run/model.onnx'",
     ]
+
+
+@pytest.mark.parametrize('name', ['dino_pola_swin_t_1x', 'mask2former_pola_swin_t_50e'])
+def test_of_detectors_that_are_not_exported_whole_the_backbone_is_next(name, runner):
+    runner.model = build_model(Config.fromfile(f'{CONFIGS}/{name}.py'))
+    with pytest.raises(UsageError, match='its backbone with --backbone'):
+        refuse_other_heads(runner.model)
+    assert next_lines(runner)[-1].endswith(" 'work_dirs/a run/model.onnx' --backbone")
 
 
 def test_without_pictures_a_test_is_next(runner):
