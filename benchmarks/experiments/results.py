@@ -20,6 +20,9 @@ MACHINE_KEYS = ('processor', 'python', 'torch', 'mmdet', 'mmsegmentation')
 LOSSES = 60
 """How many losses a record keeps."""
 
+REFUSED = 2
+"""Exit status of a script that has refused its arguments or its data, and has trained nothing."""
+
 
 def experiment_of(variant: str) -> Experiment:
     """Return the first experiment that has this variant."""
@@ -42,7 +45,11 @@ def collect(run: Run, folder: Path) -> Record:
     losses = series(lines, 'loss')
     step, best = max(curve, key=lambda point: point[1])
     journal = read_journal(folder)
-    training = [entry for entry in journal if entry['script'] == 'train.py']
+    training = [
+        entry
+        for entry in journal
+        if entry['script'] == 'train.py' and entry['exit_status'] != REFUSED
+    ]
     return {
         'run': run.name,
         'variant': run.variant,

@@ -148,10 +148,11 @@ TREES = {'mmpola': 'abc', 'configs': 'def'}
 
 
 def write_run(folder, run, interrupted=True, tested=True):
-    """Write what a run leaves in its folder: two starts, logs, a checkpoint, a test."""
+    """Write what a run leaves in its folder: three starts, logs, a checkpoint, a test."""
     entry = {'script': 'train.py', 'trees': TREES, 'started': '2026-11-25 18:00:00'}
     entry.update(wall_minutes=2.0, cpu_minutes=1.5, exit_status=0, processor='a CPU', torch='2')
-    running.write_journal(folder, [{**entry, 'exit_status': None}, entry])
+    refused = {**entry, 'exit_status': 2, 'cpu_minutes': 0.1, 'wall_minutes': 0.1}
+    running.write_journal(folder, [{**entry, 'exit_status': None}, refused, entry])
     logs = {'20261125_180000': [(25, 3.0), (50, math.nan)], '20261125_190000': [(50, 2.0)]}
     for number, (name, losses) in enumerate(logs.items(), start=1):
         lines = [{'loss': loss, 'step': step} for step, loss in losses]
@@ -182,7 +183,7 @@ def test_collect_joins_what_was_logged_over_resumes(tmp_path):
     assert record['loss'] == [(25, 3.0), (50, 2.0)]
     assert record['parameters'] == 15
     assert record['resumed'] == 1
-    assert record['cpu_minutes'] == 3.0
+    assert record['cpu_minutes'] == 3.1
     assert record['trees'] == [TREES]
     save(record, tmp_path / 'results')
     assert load(tmp_path / 'results')[RUN.name]['seed'] == 1
