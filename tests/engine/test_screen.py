@@ -168,11 +168,13 @@ def test_a_terminal_without_a_size_gets_no_bars():
 def test_an_evaluation_begins_with_a_summary_too(tiny_config, tmp_path, write_checkpoint, capsys):
     checkpoint = write_checkpoint(tiny_config, tmp_path / 'weights.pth')
     work = tmp_path / 'work'
-    assert run_script('test', tiny_config, checkpoint, '--work-dir', work) == 0
+    options = ('--work-dir', work, '--cfg-options', 'test_evaluator.classwise=True')
+    assert run_script('test', tiny_config, checkpoint, *options) == 0
     lines = capsys.readouterr().out.splitlines()
     (first,) = (n for n, line in enumerate(lines) if 'Evaluating bbox' in line)
     start = after_the_data(lines[:first])
     assert len(start) <= 5
     assert summary(start) == ['model', 'device', 'log', 'first batch']
+    assert 'coco/bbox_circle_precision: ' in lines[-1]
     for text in ONLY_IN_THE_LOG_FILE:
         assert text in text_of_log(work)
