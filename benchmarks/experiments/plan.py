@@ -49,6 +49,11 @@ class Experiment:
     rivals: dict[str, str] = field(default_factory=dict)
 
     @property
+    def finds_boxes(self) -> bool:
+        """Whether its networks are detectors, evaluated by mmdet's CocoMetric."""
+        return self.metrics[0].key.startswith('coco/')
+
+    @property
     def rows(self) -> dict[str, str]:
         """Variants and rivals: the name of the runs -> the name in tables."""
         return {**self.variants, **self.rivals}
@@ -170,6 +175,14 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 STARTS = ('e7-cells', 'e7-raccoons', 'e7-streets', 'e7-digits', 'e7-pictures')
 """The experiments on a pretrained start, which share a table and a figure."""
+
+
+def experiment_of(variant: str) -> Experiment:
+    """Return the first experiment that has this variant."""
+    for experiment in EXPERIMENTS.values():
+        if variant in experiment.variants:
+            return experiment
+    raise KeyError(variant)
 
 
 def runs_of(keys: Iterable[str]) -> list[Run]:

@@ -7,8 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiments.plan import EXPERIMENTS, Experiment, Run
+from benchmarks.experiments.plan import Run, experiment_of
 from benchmarks.experiments.running import TESTED, newest, read_journal
+from benchmarks.experiments.sampling import standard_error
 from benchmarks.records import ROOT
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.checkpoint.write import write_atomically
@@ -24,14 +25,6 @@ REFUSED = 2
 """Exit status of a script that has refused its arguments or its data, and has trained nothing."""
 
 
-def experiment_of(variant: str) -> Experiment:
-    """Return the first experiment that has this variant."""
-    for experiment in EXPERIMENTS.values():
-        if variant in experiment.variants:
-            return experiment
-    raise KeyError(variant)
-
-
 def collect(run: Run, folder: Path) -> Record:
     """Return the record of a finished run from its folder."""
     experiment = experiment_of(run.variant)
@@ -39,6 +32,11 @@ def collect(run: Run, folder: Path) -> Record:
     test = {}
     for metric in experiment.metrics:
         test[metric.title] = round(tested[metric.key] * metric.scale, 2)
+    errors = {}
+    if experiment.finds_boxes:
+        error = standard_error(folder / TESTED)
+        if error is not None:
+            errors[experiment.metrics[0].title] = error
     lines = logged(folder)
     main = experiment.metrics[0]
     curve = series(lines, main.key, main.scale)
@@ -55,6 +53,7 @@ def collect(run: Run, folder: Path) -> Record:
         'variant': run.variant,
         'seed': run.seed,
         'test': test,
+        'standard_error': errors,
         'best_on_validation': {experiment.steps: step, main.title: best},
         'parameters': parameters(newest(folder, 'best_*.pth')),
         'cpu_minutes': round(sum(entry['cpu_minutes'] for entry in journal), 1),

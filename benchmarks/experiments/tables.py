@@ -160,9 +160,15 @@ def starts_table(experiments: Iterable[Experiment], records: dict[str, Record]) 
             lines[metric.title] = [[record['test'][metric.title] for record in one] for one in own]
         lines['CPU minutes a run'] = [[record['cpu_minutes'] for record in one] for one in own]
         for title, values in lines.items():
-            cells = [f'{experiment.title}, {title}', *map(cell, values)]
-            cells += [''] * (len(columns) - len(cells))
-            rows.append(cells)
+            rows.append([f'{experiment.title}, {title}', *map(cell, values)])
+        main = experiment.metrics[0].title
+        errors = [[record.get('standard_error', {}).get(main) for record in one] for one in own]
+        known = [[error for error in one if error is not None] for one in errors]
+        if any(known):
+            cells = [cell(one) if one else '' for one in known]
+            rows.append([f'{experiment.title}, standard error of {main}', *cells])
+    for row in rows:
+        row += [''] * (len(columns) - len(row))
     return markdown_table(columns, rows)
 
 

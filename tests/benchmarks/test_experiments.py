@@ -28,6 +28,7 @@ from benchmarks.experiments.plan import (
     runs_of,
 )
 from benchmarks.experiments.results import RESULTS, collect, load, save
+from benchmarks.experiments.sampling import standard_error
 from benchmarks.records import trees
 from mmpola import PolaPVT
 from mmpola.apps import analysis
@@ -305,6 +306,40 @@ def test_nothing_is_told_apart_if_the_sampling_error_is_not_known():
     assert text.startswith('Nothing is told apart by AP: ')
     assert text.endswith('seeds: C above B by 47.0; A above B by 47.0.')
     assert '3 pairs compared' in text
+
+
+def write_boxes(folder, found):
+    """Write what a test keeps of photographs with one object each, of which these are found."""
+    boxes = {'category_id': 0, 'bbox': [0, 0, 10, 10]}
+    numbers = range(len(found))
+    objects = [{**boxes, 'id': n + 1, 'image_id': n, 'area': 100, 'iscrowd': 0} for n in numbers]
+    truth = {
+        'images': [{'id': number} for number in numbers],
+        'annotations': objects,
+        'categories': [{'id': 0, 'name': 'thing'}],
+        'info': {},
+    }
+    results = [{**boxes, 'image_id': number, 'score': 0.9} for number in numbers if found[number]]
+    (folder / 'boxes.gt.json').write_text(json.dumps(truth))
+    (folder / 'boxes.bbox.json').write_text(json.dumps(results))
+
+
+def test_the_standard_error_of_ap_is_that_of_other_photographs(tmp_path):
+    assert standard_error(tmp_path) is None
+    write_boxes(tmp_path, [True] * 100)
+    assert standard_error(tmp_path) == 0
+    write_boxes(tmp_path, [True, False] * 50)  # AP is the share that is found
+    assert standard_error(tmp_path) == pytest.approx(100 * math.sqrt(0.25 / 100), rel=0.1)
+
+
+def test_standard_errors_are_a_row_of_the_table_of_starts():
+    experiment = replace(ONE, variants={'a': 'pretrained', 'b': 'random'})
+    found = records(a=[50.0, 51.0, 52.5], b=[49.0])
+    assert 'standard error' not in tables.starts_table([experiment], found)
+    for seed in range(3):
+        found[f'a-{seed}']['standard_error'] = {'AP': 3.0 + seed}
+    last = tables.starts_table([experiment], found).splitlines()[-1]
+    assert last == '| an experiment, standard error of AP | 4.0 (3.0 to 5.0) |  |  |'
 
 
 def test_the_sampling_error_is_that_of_a_bootstrap_over_images():
