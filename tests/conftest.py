@@ -192,6 +192,16 @@ def tiny_segmentation(root, shapes, tmp_path):
     return path
 
 
+@pytest.fixture
+def warned(monkeypatch):
+    """The warnings that MMEngine's logger gets."""
+    lines = []
+    monkeypatch.setattr(
+        'mmengine.logging.MMLogger.warning', lambda self, line, *rest: lines.append(str(line))
+    )
+    return lines
+
+
 RANDOM_WEIGHTS = {}
 """State dict by model config, since building a detector takes a second."""
 

@@ -23,16 +23,6 @@ def work(tmp_path):
 
 
 @pytest.fixture
-def warned(monkeypatch):
-    """The warnings that MMEngine's logger gets."""
-    lines = []
-    monkeypatch.setattr(
-        'mmengine.logging.MMLogger.warning', lambda self, line, *rest: lines.append(str(line))
-    )
-    return lines
-
-
-@pytest.fixture
 def trained_work(work, tiny_config, write_checkpoint):
     """The work dir with a real checkpoint of epoch 2 of 3."""
     write_checkpoint(tiny_config, work / 'epoch_2.pth', **STATE)

@@ -65,7 +65,7 @@ def test_what_cannot_be_compiled_is_refused(model, backend, message):
 @pytest.mark.slow
 @pytest.mark.usefixtures('unformatted_configs')
 def test_a_detector_whose_backbone_has_windows_trains(tiny_config, tmp_path):
-    """tests/backbones/test_compilation.py compiles its backward pass."""
+    """tests/journeys/backbones/test_compilation.py compiles its backward pass."""
     work = tmp_path / 'work'
     settings = ['train_cfg.max_epochs=1', 'model.backbone.with_cp=True']
     settings.append('train_dataloader.dataset.indices=2')  # one step; every size is compiled
