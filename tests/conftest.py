@@ -21,7 +21,7 @@ from tests.helpers.configs import (
     remember_packages,
 )
 from tests.helpers.processes import environment
-from tests.helpers.training import forget_runs, write_images
+from tests.helpers.training import forget_runs, small_config, write_images
 
 GOLDEN = ROOT / 'tests' / 'golden'
 
@@ -189,6 +189,14 @@ def tiny_segmentation(root, shapes, tmp_path):
     base = str(root / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
     path = tmp_path / 'tiny_segmentation.py'
     path.write_text(TINY_SEGMENTATION.format(base=base, data=f'{shapes}/ade'))
+    return path
+
+
+@pytest.fixture
+def classifier(colours, tmp_path):
+    """A config of a small classifier, which reads the centre of an image."""
+    path = tmp_path / 'small.py'
+    small_config(colours, tmp_path / 'work').dump(path)
     return path
 
 

@@ -1,13 +1,10 @@
-"""What ImageNet configs have in common, their transforms and that they train; test_recipes.py has
-their values.
-"""
+"""What ImageNet configs have in common, and their transforms; test_recipes.py has their values."""
 
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
-from mmengine.runner import Runner
 from PIL import Image
 from timm import create_model
 from timm.data import (
@@ -27,10 +24,6 @@ from torchvision.transforms import (
 
 import mmpola.timm  # noqa: F401  registers the models
 from mmpola.classification.class_folders import ClassFolders
-from tests.helpers.configs import SMALL_ARCHS
-from tests.helpers.training import run, small_config
-
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 SAME_BUT_BACKBONE = {
     'imagenet_pola_deit_t_no_gate': ('imagenet_pola_deit_t', {'gate': False}),
@@ -112,39 +105,3 @@ def test_evaluated_photos_are_the_authors_inputs(name, root, real_data):
         assert torch.equal(data[number]['inputs'], expected)
         assert torch.equal(of_timm(photo), expected)
     assert len(ratios) > 1
-
-
-@pytest.mark.slow
-def test_averaged_weights_are_evaluated_and_saved(colours, tmp_path):
-    cfg = small_config(colours, tmp_path, name='imagenet_polaformer_pp_b1', epochs=2)
-    cfg.model.backbone['arch'] = SMALL_ARCHS['mmpola.PolaFormerPP']
-    cfg.model.projection = 16
-    cfg.default_hooks.average.momentum = 0.1
-    runner = run(cfg)
-    saved = torch.load(tmp_path / 'epoch_2.pth', weights_only=True)['state_dict']
-    own = runner.model.state_dict()
-    assert not torch.equal(saved['head.weight'], own['head.weight'])
-    assert not torch.equal(saved['norm.running_mean'], own['norm.running_mean'])
-    scores = runner.message_hub.get_scalar('val/accuracy/top1').data[0]
-    runner.model.load_state_dict(saved)
-    tested = small_config(colours, tmp_path / 'test', name='imagenet_polaformer_pp_b1')
-    tested.model, tested.load_from = cfg.model, str(tmp_path / 'epoch_2.pth')
-    assert Runner.from_cfg(tested).test()['accuracy/top1'] == scores[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('name', 'options'),
-    [
-        ('imagenet_pola_swin_t', {'train_dataloader.dataset.transform.auto_augment': None}),
-        (
-            'finetune_pola_swin_t',
-            {'model.backbone.init_cfg': None, 'optim_wrapper.paramwise_cfg.decay_rate': 1.0},
-        ),
-    ],
-)
-def test_it_learns_colours(name, options, colours, tmp_path):
-    options = {**options, 'optim_wrapper.optimizer.lr': 1e-2}
-    runner = run(small_config(colours, tmp_path, name=name, batch=6, epochs=10, options=options))
-    assert runner.message_hub.get_info('best_score') >= 80.0
-    assert runner.message_hub.get_scalar('val/accuracy/top2').current() >= 80.0

@@ -8,7 +8,6 @@ from mmengine.registry import PARAM_SCHEDULERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
 from mmpola.engine.advice import counting_advice, length_advice, warm_up_advice
-from tests.helpers.training import run, small_config
 
 
 @pytest.mark.parametrize(
@@ -121,16 +120,3 @@ def test_hooks_and_schedules_that_count_otherwise_than_the_loop(loop, hook, sche
     )
     lines = counting_advice(running, CheckpointHook(**hook), [built])
     assert [line.partition(':')[0] for line in lines] == subjects
-
-
-@pytest.mark.slow
-def test_a_run_logs_that_it_ends_within_its_warm_up(colours, tmp_path, warned):
-    cfg = small_config(colours, tmp_path, epochs=2)
-    cfg.param_scheduler = [{'type': 'LinearLR', 'by_epoch': False, 'end': 100}]
-    run(cfg)
-    assert any(line.endswith('[warm-up]') for line in warned)
-    warned.clear()
-    cfg.work_dir = str(tmp_path / 'skipped')
-    cfg.data_checks = dict(skip=['warm-up'])
-    run(cfg)
-    assert not any(line.endswith('[warm-up]') for line in warned)

@@ -20,6 +20,13 @@ def code_blocks(page: Path, language: str = 'python') -> list[str]:
     ]
 
 
+def commands_of(page: Path, block: int) -> list[str]:
+    """Return the commands of a page's shell block, given by its number, without comments."""
+    lines = code_blocks(page, 'bash')[block].splitlines()
+    commands = [line.partition('#')[0].strip() for line in lines]
+    return [command for command in commands if command]
+
+
 def block_with(blocks: list[str], text: str) -> str:
     """Return the only block that contains a text."""
     (found,) = (block for block in blocks if text in block)

@@ -15,7 +15,6 @@ from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS
 from mmpola.layers import position_tables
 from mmpola.zoo import NAMED
 from tests.helpers.models import PLUS, SMALL, SWIN, images
-from tests.helpers.processes import output_of
 
 
 @pytest.mark.parametrize('name', NAMED)
@@ -190,14 +189,3 @@ def test_stages_as_groups():
     assert sorted(groups) == [0, 1, 2, 3, 4, 5]
     assert {key.split('.')[0] for key in groups[5]} == {'norm', 'head'}
     assert all(key.startswith('backbone.stages.1.') for key in groups[2])
-
-
-@pytest.mark.slow
-def test_works_without_openmmlab_and_triton():
-    code = """
-    import timm, torch, mmpola.timm
-    arch = dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8))
-    model = timm.create_model('pola_swin_tiny', arch=arch, num_classes=3)
-    print(tuple(model(torch.zeros(1, 3, 32, 32)).shape))
-    """
-    assert output_of(code, without=('mmengine', 'mmcv', 'mmdet', 'mmseg', 'triton')) == '(1, 3)\n'

@@ -1,18 +1,8 @@
-"""A small classifier and an image, for the tests of the scripts."""
+"""An image, for the tests of the scripts."""
 
 import numpy as np
 import pytest
 from PIL import Image
-
-from tests.helpers.training import small_config
-
-
-@pytest.fixture
-def classifier(colours, tmp_path):
-    """A config of a small classifier, which reads the centre of an image."""
-    path = tmp_path / 'small.py'
-    small_config(colours, tmp_path / 'work').dump(path)
-    return path
 
 
 @pytest.fixture

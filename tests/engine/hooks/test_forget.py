@@ -1,4 +1,4 @@
-"""`mmpola train --overwrite` replaces the checkpoints of the run before."""
+"""Which checkpoints of the run before `mmpola train --overwrite` removes."""
 
 import os
 from types import SimpleNamespace
@@ -7,33 +7,10 @@ import pytest
 
 from mmpola.engine.hooks.atomic_checkpoint import AtomicCheckpointHook
 from mmpola.engine.hooks.forget import ForgetHook
-from tests.helpers.processes import run_script
-from tests.helpers.training import small_config
-
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 
 def names(folder):
     return {path.name for path in folder.glob('*.pth')}
-
-
-@pytest.mark.parametrize('save_best', ['accuracy/top1', None])
-def test_a_run_that_overwrites_leaves_only_its_own_checkpoints(save_best, colours, tmp_path):
-    """`best_*.pth` of the pages would name the one of the run before, too."""
-    cfg = small_config(colours, tmp_path / 'work', epochs=2)
-    cfg.default_hooks.checkpoint.update(save_best=save_best, interval=2)
-    cfg.dump(tmp_path / 'small.py')
-    work = tmp_path / 'work'
-    work.mkdir()
-    old = {'best_accuracy_top1_epoch_7.pth', 'epoch_2.pth', 'epoch_8.pth', 'iter_3.pth'}
-    own = {'mine.pth', 'pola_swin_224.pth'}
-    for name in old | own:
-        (work / name).write_bytes(b'of the run before')
-    assert run_script('train', tmp_path / 'small.py', '--work-dir', work, '--overwrite') == 0
-    best = {name for name in names(work) if name.startswith('best_')}
-    assert len(best) == (save_best is not None)
-    assert names(work) == {'epoch_2.pth'} | best | own
-    assert (work / 'epoch_2.pth').stat().st_size > 1000
 
 
 def forget(folder, *, epoch=0, iteration=0, **options):
