@@ -5,6 +5,7 @@
 #
 #   bash tools/run_tests.sh                         both
 #   bash tools/run_tests.sh --fast                  operators, layers, names and weights: under a minute on two quiet cores
+#   bash tools/run_tests.sh --units                 the second job without tests/journeys/, which has what takes long
 #   bash tools/run_tests.sh --kernels               only the first job
 #   bash tools/run_tests.sh [arguments of pytest]   only the second job, with these arguments
 # MMPOLA_REAL_DATA=FOLDER also runs the tests on real COCO, ADE20K and ImageNet samples, which are skipped without it.
@@ -37,6 +38,7 @@ kernels() {
 status=0
 case "${1:-}" in
     --fast) run -m "not kernels and not slow" "${FAST[@]}" "${@:2}"; exit ;;
+    --units) run -m "not kernels" tests --ignore tests/journeys "${@:2}"; exit ;;
     --kernels) kernels; exit ;;
     '')
         kernels || status=$?
