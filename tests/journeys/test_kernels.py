@@ -247,6 +247,18 @@ def test_a_record_that_is_cut_off_is_made_again(length, child):
     assert written() == rows
 
 
+def test_a_complete_record_needs_no_folder_that_can_be_written(child, monkeypatch, tmp_path):
+    child()
+    rows = kernels.check_gpu(DEVICE, CASES)
+    path = kernel_record.record_path(kernel_record.record_key(DEVICE))
+    monkeypatch.setattr(kernel_record, 'SHIPPED', path.parent)
+    (tmp_path / 'file').touch()
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+    assert kernels.check_gpu(DEVICE, CASES) == rows
+    with pytest.raises(NotADirectoryError):
+        kernels.check_gpu(DEVICE, CASES, again=True)
+
+
 def test_an_old_record_stays_until_rows_replace_it(child):
     child()
     kernels.check_gpu(DEVICE, CASES)
