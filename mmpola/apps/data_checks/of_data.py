@@ -61,17 +61,6 @@ SIXTEEN_BITS = 'sixteen-bits'
 # Files, classes and images.
 
 
-@check('classes-comma', ERROR, DATA)
-def classes_comma(data: Data) -> Iterator[str]:
-    """`metainfo.classes` is one name without a comma behind it."""
-    names = data.metainfo.get('classes')
-    if isinstance(names, str):  # MMEngine takes its letters for the classes
-        yield (
-            f'{data.loader}.dataset.metainfo.classes: expected several names or one with a comma, '
-            f"('{names}',), got '{names}'"
-        )
-
-
 @check('classes-absent', ERROR, DATA)
 def classes_absent(data: Data) -> Iterator[str]:
     """The annotation file has no category of a class of the config."""

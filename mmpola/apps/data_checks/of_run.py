@@ -167,6 +167,19 @@ def files_missing(run: Run) -> Iterator[str]:
                 yield f'{key}.ann_file: {truth}: not found'
 
 
+@check('classes-comma', ERROR, FIRST)
+def classes_comma(run: Run) -> Iterator[str]:
+    """`metainfo.classes` is one name without a comma behind it."""
+    for data in run.sets:  # some data sets cannot be read with such classes
+        names = (data.config.get('metainfo') or {}).get('classes')
+        # MMEngine reads a file of names; of another text it takes the letters for the classes.
+        if isinstance(names, str) and not Path(names).exists():
+            yield (
+                f'{data.loader}.dataset.metainfo.classes: expected several names or one with a '
+                f"comma, ('{names}',), got '{names}'"
+            )
+
+
 @check('unreadable', ERROR, FIRST)
 def unreadable(run: Run) -> Iterator[str]:
     """The data set cannot be built, or cannot read its annotations."""

@@ -267,6 +267,13 @@ def test_a_name_without_a_comma(detection):
     assert text.endswith("('circle',), got 'circle'")
 
 
+def test_names_in_a_file(detection, tmp_path):
+    names = tmp_path / 'classes.txt'
+    names.write_text('\n'.join(detection.train_dataloader.dataset.metainfo.classes))
+    detection.train_dataloader.dataset.metainfo = dict(classes=str(names))
+    assert not check_data(detection, ('train',)).found
+
+
 def test_heads_with_classes_of_their_own():
     heads = dict(
         roi_head=dict(semantic_head=dict(num_classes=183), bbox_head=[dict(num_classes=2)]),

@@ -137,6 +137,13 @@ def change(root, old, new, names='abc'):
         path.write_text(path.read_text().replace(old, new))
 
 
+def test_a_name_without_a_comma_that_mmdet_cannot_read(voc):
+    _, cfg = voc
+    cfg.train_dataloader.dataset.metainfo = dict(classes='cat')
+    names = [name for name, _ in errors(cfg, ('train',))]
+    assert names == ['classes-comma', 'unreadable']
+
+
 @pytest.mark.parametrize(
     ('old', 'new', 'value'),
     [
