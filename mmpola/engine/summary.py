@@ -66,12 +66,19 @@ def training_lines(runner: Any) -> list[str]:
             f'{runner.max_iters} in all'
         )
         pause = counted(runner.val_interval, 'epoch')
+        whole = runner.max_epochs
     else:
         length = f'{runner.max_iters} in all'
         pause = counted(runner.val_interval, 'step')
+        whole = runner.max_iters
     length += f', {counted(images, "image")} each'
     if runner._val_loop is not None:
-        length += f'; validation after every {pause.removeprefix("1 ")}'
+        times = []
+        if runner.val_interval <= whole:
+            times.append(f'after every {pause.removeprefix("1 ")}')
+        if whole % runner.val_interval > 0:  # MMEngine validates there, too
+            times.append('at the end')
+        length += f'; validation {" and ".join(times)}'
     if runner.iter > 0:
         length += f'; continues after step {runner.iter}'
     pictures = f'{Path(runner.work_dir)}: {FIRST_BATCH}'

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from mmengine.config import Config
 from torch import nn
 
 from mmpola.apps.publish.detector import refuse_other_heads
-from mmpola.engine.summary import next_lines, scaling_text
+from mmpola.engine.summary import next_lines, scaling_text, training_lines
 from mmpola.engine.validate import build_model
 from mmpola.messages import UsageError
 
@@ -64,6 +65,24 @@ def test_without_pictures_a_test_is_next(runner):
 def test_without_a_checkpoint_nothing_is_next(runner):
     runner.message_hub.runtime_info.clear()
     assert next_lines(runner) == []
+
+
+@pytest.mark.parametrize(
+    ('interval', 'expected'),
+    [
+        (100, 'after every 100 steps'),
+        (1, 'after every step'),
+        (120, 'after every 120 steps and at the end'),
+        (500, 'at the end'),
+    ],
+)
+def test_when_a_validation_comes(interval, expected, monkeypatch):
+    runner = MagicMock(iter=0, max_iters=300, val_interval=interval, _val_loop=object())
+    monkeypatch.setattr('mmpola.engine.summary.optimizer_text', lambda wrapper: 'SGD')
+    monkeypatch.setattr('mmpola.engine.summary.scaling_text', lambda runner: '')
+    runner.train_dataloader.batch_sampler.batch_size = 4
+    steps, *_ = training_lines(runner)
+    assert steps == f'steps        300 in all, 4 images each; validation {expected}'
 
 
 @pytest.mark.parametrize(
