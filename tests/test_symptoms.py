@@ -81,6 +81,7 @@ ELSEWHERE = {
     'Unknown model (…)': 'timm.models._factory',
     'Weights only load failed': 'torch.serialization',
     'The length of palette should not be less than': 'mmdet.visualization.palette',
+    'palette does not match classes': 'mmseg.datasets.basesegdataset',
     'unexpected key in source state_dict: …': 'mmengine.runner.checkpoint',
     'Expected more than 1 value per channel when training': 'torch.nn.functional',
 }

@@ -23,7 +23,7 @@ def test_a_classifier_from_python(root, tmp_path, monkeypatch, write_checkpoint)
     config = run / 'finetune_pola_swin_nano.py'
     cfg.dump(config)
     meta = {'dataset_meta': {'classes': CLASSES}}
-    checkpoint = write_checkpoint(config, run / 'epoch_20.pth', meta=meta)
+    checkpoint = write_checkpoint(config, run / 'best_accuracy_top1_epoch_3.pth', meta=meta)
     Image.effect_mandelbrot((160, 120), (-2, -1.5, 1, 1.5), 100).save('photo.jpg')
 
     names = {}
