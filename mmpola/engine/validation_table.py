@@ -70,7 +70,7 @@ def metric_cells(metrics: dict[str, Any], awaited: Sequence[str] = ()) -> Cells:
     of_classes = [(label, text) for label, text in single if label is not None]
     if len(of_classes) > CLASSES_SHOWN:  # perhaps of boxes and of masks
         of_classes = [(label, text) for label, text in of_classes if label.startswith('bbox_')]
-    if len(of_classes) <= CLASSES_SHOWN:
+    if 1 < len(of_classes) <= CLASSES_SHOWN:  # a single one is that of all
         cells += of_classes
     return cells
 

@@ -24,7 +24,8 @@ BOXES = ['bbox_mAP', 'bbox_mAP_50', 'bbox_mAP_75', 'bbox_mAP_s', 'bbox_mAP_m', '
         ),
         (['accuracy/top1', 'accuracy/top5'], ['top1', 'top5']),
         (['a/mIoU', 'b/mIoU'], ['a/mIoU', 'b/mIoU']),
-        (['coco/cat_precision', 'coco/bbox_mAP'], ['bbox_mAP', 'cat']),
+        (['coco/cat_precision', 'coco/bbox_mAP'], ['bbox_mAP']),
+        (['coco/a_precision', 'coco/b_precision', 'coco/bbox_mAP'], ['bbox_mAP', 'a', 'b']),
         (['m1', 'm2', 'm3', 'm4', 'm5'], ['m1', 'm2', 'm3', 'm4']),
     ],
 )
