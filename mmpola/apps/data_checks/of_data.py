@@ -482,7 +482,10 @@ def map_labels(data: Data) -> Iterator[str]:
     if is_lossy(data):
         rule += f'; {data.dataset.seg_map_suffix} is a lossy format: write PNG, from the original'
     elif not first and data.loaded.strange == [len(data.classes)]:
-        rule += '; files that number the classes from 1 need reduce_zero_label=True'
+        rule += (
+            f'; if {len(data.classes)} is no label, set ignore_index={len(data.classes)} in the '
+            'heads and evaluators; files that number the classes from 1 need reduce_zero_label=True'
+        )
     unread = getattr(data.dataset, 'ignore_index', ignored)
     if unread != ignored:
         rule += f'; nothing reads ignore_index={unread} of the data set: set that of the heads'

@@ -56,6 +56,7 @@ def test_a_label_more_than_there_are_classes(binary, maps):
     change(maps, lambda labels: labels * 2, count=1)
     text = only(errors(binary), 'map-labels')
     assert text.endswith(f'(1): {min(maps.iterdir())} (label 2)')
+    assert 'if 2 is no label, set ignore_index=2' in text
     assert 'reduce_zero_label=True' in text
     change(maps, lambda labels: labels * 2, count=1)
     text = only(errors(binary), 'map-labels')
