@@ -23,7 +23,8 @@ from nbformat import NotebookNode
 
 from mmpola.messages import UsageError, run_main
 
-FOLDER = Path(__file__).resolve().parents[2] / 'docs' / 'notebooks'
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / 'docs' / 'notebooks'
 
 SHORT_RUN = {'IMAGES': 104, 'EPOCHS': 1, 'STEPS': 10}
 """Variables at the top of a notebook -> their values with `--check`."""
@@ -60,13 +61,14 @@ def run(path: Path, shorten: bool = False) -> NotebookNode:
 
 
 def keep_results(cell: NotebookNode) -> None:
-    """Remove outputs that are no results: warnings, progress, the text of pictures and tables."""
+    """Remove what is no result: warnings, progress, texts of pictures and tables, this folder."""
     if 'no-output' in cell.metadata.get('tags', []):
         cell.outputs = []
     results = []
     for output in cell.outputs:
         if 'text' in output:
             output.text = re.sub(r'\x1b\[[\d;]*m', '', output.text)  # bold letters and colours
+            output.text = output.text.replace(f'{ROOT}/', '')
         if output.output_type == 'stream' and output.name == 'stderr':
             continue
         data = output.get('data', {})

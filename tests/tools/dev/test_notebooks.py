@@ -1,6 +1,7 @@
 """The stored outputs of the notebooks of docs/; `run_notebooks.py --check` runs the notebooks."""
 
 import json
+import re
 
 import pytest
 
@@ -32,5 +33,7 @@ def test_stored_outputs(path):
         for output in cell['outputs']:
             assert output['output_type'] != 'error'
             assert output.get('name') != 'stderr'
+            text = ''.join(output.get('text', ''))
+            assert not re.search(r'[\s(]/\w', text), 'a path of the machine'
             pictures += 'image/jpeg' in output.get('data', {})
     assert pictures >= 2
