@@ -21,6 +21,7 @@ from benchmarks.experiments.networks import layer_numbers, mean_rows
 from benchmarks.experiments.plan import (
     EXPERIMENTS,
     FOLDER,
+    SEEDS,
     STARTS,
     Experiment,
     Metric,
@@ -420,6 +421,25 @@ def test_the_pages_print_the_collected_results():
             assert report.figure_path(key).exists() == tables.has_results(experiment, found)
     assert report.figure_path('recall').exists() == bool(recall.load())
     assert report.figure_path('e7').exists() == bool(report.trained_starts(found))
+
+
+def test_recipes_and_the_page_on_boxes_print_the_collected_results():
+    found = load(RESULTS)
+
+    def scores(variant, metric):
+        return [found[f'{variant}-{seed}']['test'][metric] for seed in SEEDS]
+
+    for config, variant, metric, sentence in (
+        ('faster_rcnn_pola_swin_small', 'detect', 'AP', 'Box AP on the test split'),
+        ('semantic_fpn_pola_swin_small', 'segment', 'mIoU', 'test split of CamVid mIoU'),
+    ):
+        text = ' '.join((ROOT / 'configs' / f'{config}.py').read_text().split())
+        means = [np.mean(scores(name, metric)) for name in (variant, f'{variant}_pola_swin')]
+        assert f'{sentence} is {means[0]:.1f}, from random weights {means[1]:.1f}' in text
+    page = (ROOT / 'docs' / 'in_your_own_project.md').read_text()
+    for metric in ('AP', 'AP50'):
+        cells = [value / 100 for value in scores('detect', metric)]
+        assert re.search(rf'{metric} (is )?{min(cells):.2f} to {max(cells):.2f}', page)
 
 
 def test_weights_of_two_runs_are_compared_bit_for_bit(tmp_path):
