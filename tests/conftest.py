@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests use."""
 
+import errno
 import gc
 import os
 import signal
@@ -212,6 +213,23 @@ def warned(monkeypatch):
 
 RANDOM_WEIGHTS = {}
 """State dict by model config, since building a detector takes a second."""
+
+
+@pytest.fixture
+def fill_the_disk(monkeypatch):
+    """A function after which a file of this name is written in part, and the disk is full."""
+    write_bytes = Path.write_bytes
+
+    def fill(name):
+        def write(path, data):
+            if path.name == name:
+                write_bytes(path, data[:100])
+                raise OSError(errno.ENOSPC, 'No space left on device', str(path))
+            return write_bytes(path, data)
+
+        monkeypatch.setattr(Path, 'write_bytes', write)
+
+    return fill
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import errno
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,16 +112,8 @@ def test_segmentations(tiny_segmentation, write_checkpoint, shapes, tmp_path):
 
 
 def test_an_image_that_cannot_be_drawn_or_written_ends_itself(
-    tiny_segmentation, write_checkpoint, shapes, tmp_path, monkeypatch, capsys
+    tiny_segmentation, write_checkpoint, fill_the_disk, shapes, tmp_path, capsys
 ):
-    write_bytes = Path.write_bytes
-
-    def fill(path, data):
-        if path.name == 'full.png':
-            write_bytes(path, data[:100])
-            raise OSError(errno.ENOSPC, 'No space left on device', str(path))
-        return write_bytes(path, data)
-
     checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth')
     photos = tmp_path / 'photos'
     photos.mkdir()
@@ -135,7 +126,7 @@ def test_an_image_that_cannot_be_drawn_or_written_ends_itself(
     photo.save(long)
     double = photos / f'{"x" * 250}.png'
     photo.save(double)  # both keep their suffix, which makes their names too long
-    monkeypatch.setattr(Path, 'write_bytes', fill)
+    fill_the_disk('full.png')
     out = tmp_path / 'out'
     assert run_script('predict', tiny_segmentation, checkpoint, photos, '--out', out) == 0
     printed = capsys.readouterr().out

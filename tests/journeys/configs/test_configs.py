@@ -30,6 +30,16 @@ def representatives():
     return chosen
 
 
+def assert_every_parameter_learns(model, data):
+    """The losses of a batch are finite, and give each parameter that is trained a gradient."""
+    loss, parts = model.parse_losses(model(**data, mode='loss'))
+    loss.backward()
+    assert all(torch.isfinite(value) for value in parts.values())
+    assert [
+        name for name, p in model.named_parameters() if p.requires_grad and p.grad is None
+    ] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [*representatives(), *OTHER_HEADS])
 def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_path):
@@ -47,12 +57,7 @@ def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_
     data = model.data_preprocessor(
         next(iter(Runner.build_dataloader(cfg.train_dataloader, seed=0))), training=True
     )
-    loss, parts = model.parse_losses(model(**data, mode='loss'))
-    loss.backward()
-    assert all(torch.isfinite(value) for value in parts.values())
-    assert [
-        name for name, p in model.named_parameters() if p.requires_grad and p.grad is None
-    ] == []
+    assert_every_parameter_learns(model, data)
     if name in OTHER_HEADS:
         return
     model.zero_grad()
@@ -88,9 +93,4 @@ def test_a_training_step_on_real_coco_images(root, real_data):
     loader = Runner.build_dataloader(cfg.train_dataloader, seed=0)
     model = MODELS.build(cfg.model)
     data = model.data_preprocessor(next(iter(loader)), training=True)
-    loss, parts = model.parse_losses(model(**data, mode='loss'))
-    loss.backward()
-    assert all(torch.isfinite(value) for value in parts.values())
-    assert [
-        name for name, p in model.named_parameters() if p.requires_grad and p.grad is None
-    ] == []
+    assert_every_parameter_learns(model, data)

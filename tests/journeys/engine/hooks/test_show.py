@@ -107,17 +107,9 @@ def test_images_that_cannot_be_drawn_are_named(
 
 
 def test_a_full_disk_and_long_names_end_one_image(
-    detector, write_checkpoint, tmp_path, monkeypatch, capsys
+    detector, write_checkpoint, fill_the_disk, tmp_path, capsys
 ):
-    write_bytes = Path.write_bytes
-
-    def fill(path, data):
-        if path.name == 'b.jpg':
-            write_bytes(path, data[:100])
-            raise OSError(errno.ENOSPC, 'No space left on device', str(path))
-        return write_bytes(path, data)
-
-    monkeypatch.setattr(Path, 'write_bytes', fill)
+    fill_the_disk('b.jpg')
     long = 'x' * 255
     config = detector(('a.jpg', 'b.jpg', long, 'd.jpg'))
     assert show(config, write_checkpoint, tmp_path) == (1, ['a.jpg', 'd.jpg'])
