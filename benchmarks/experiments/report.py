@@ -143,7 +143,7 @@ def page_with_results(text: str, records: dict[str, Record]) -> str:
 def readme_with_results(text: str, records: dict[str, Record]) -> str:
     """Return README.md with a sentence on each of these experiments that has run whole."""
     sentences = []
-    longest = 0.0
+    minutes = []
     for key, sentence in README_SENTENCES.items():
         experiment = EXPERIMENTS[key]
         title = experiment.metrics[0].title
@@ -151,7 +151,8 @@ def readme_with_results(text: str, records: dict[str, Record]) -> str:
         if all(len(own) == len(SEEDS) for own in both):
             scores = [mean([record['test'][title] for record in own]) for own in both]
             sentences.append(sentence.format(*(f'{score:.1f}' for score in scores)))
-            longest = max([longest, *(record['cpu_minutes'] for own in both for record in own)])
+            minutes += [record['cpu_minutes'] for own in both for record in own]
+    longest = max(minutes, default=0)
     sentences.append(
         f'These are means of {len(SEEDS)} seeds, at most {longest:.0f} minutes of one CPU core '
         'each. [Results of our own](docs/results.md) has all of them, and softmax attention beside '

@@ -32,13 +32,12 @@ def collect(run: Run, folder: Path) -> Record:
     test = {}
     for metric in experiment.metrics:
         test[metric.title] = round(tested[metric.key] * metric.scale, 2)
-    errors = {}
-    if experiment.finds_boxes:
-        error = standard_error(folder / TESTED)
-        if error is not None:
-            errors[experiment.metrics[0].title] = error
-    lines = logged(folder)
     main = experiment.metrics[0]
+    errors = {}
+    error = standard_error(folder / TESTED)
+    if error is not None:
+        errors[main.title] = error
+    lines = logged(folder)
     curve = series(lines, main.key, main.scale)
     losses = series(lines, 'loss')
     step, best = max(curve, key=lambda point: point[1])

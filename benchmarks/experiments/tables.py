@@ -149,6 +149,11 @@ def account(experiment: Experiment, records: dict[str, Record]) -> str:
     return textwrap.fill(text, LINE)
 
 
+def knows_error(record: Record) -> bool:
+    """Whether a record has the standard error of its first metric; older ones have no entry."""
+    return bool(record.get('standard_error'))
+
+
 def starts_table(experiments: Iterable[Experiment], records: dict[str, Record]) -> str:
     """Return the table of a pretrained start: one row per data set and metric."""
     columns = ['data, metric', 'pretrained', 'random weights', 'Ultralytics, random weights']
@@ -162,11 +167,12 @@ def starts_table(experiments: Iterable[Experiment], records: dict[str, Record]) 
         for title, values in lines.items():
             rows.append([f'{experiment.title}, {title}', *map(cell, values)])
         main = experiment.metrics[0].title
-        errors = [[record.get('standard_error', {}).get(main) for record in one] for one in own]
-        known = [[error for error in one if error is not None] for one in errors]
-        if any(known):
-            cells = [cell(one) if one else '' for one in known]
-            rows.append([f'{experiment.title}, standard error of {main}', *cells])
+        row = [f'{experiment.title}, standard error of {main}']
+        for one in own:
+            known = [record['standard_error'][main] for record in one if knows_error(record)]
+            row.append(cell(known) if known else '')
+        if any(row[1:]):
+            rows.append(row)
     for row in rows:
         row += [''] * (len(columns) - len(row))
     return markdown_table(columns, rows)

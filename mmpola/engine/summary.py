@@ -65,20 +65,13 @@ def training_lines(runner: Any) -> list[str]:
             f'{len(loader)} an epoch, {counted(runner.max_epochs, "epoch")}, '
             f'{runner.max_iters} in all'
         )
-        pause = counted(runner.val_interval, 'epoch')
-        whole = runner.max_epochs
+        validations = validations_text(runner.val_interval, runner.max_epochs, 'epoch')
     else:
         length = f'{runner.max_iters} in all'
-        pause = counted(runner.val_interval, 'step')
-        whole = runner.max_iters
+        validations = validations_text(runner.val_interval, runner.max_iters, 'step')
     length += f', {counted(images, "image")} each'
     if runner._val_loop is not None:
-        times = []
-        if runner.val_interval <= whole:
-            times.append(f'after every {pause.removeprefix("1 ")}')
-        if whole % runner.val_interval > 0:  # MMEngine validates there, too
-            times.append('at the end')
-        length += f'; validation {" and ".join(times)}'
+        length += f'; validation {validations}'
     if runner.iter > 0:
         length += f'; continues after step {runner.iter}'
     pictures = f'{Path(runner.work_dir)}: {FIRST_BATCH}'
@@ -89,6 +82,16 @@ def training_lines(runner: Any) -> list[str]:
         f'optimizer    {optimizer_text(runner.optim_wrapper)}{scaling_text(runner)}',
         f'pictures     {pictures}',
     ]
+
+
+def validations_text(interval: int, length: int, unit: str) -> str:
+    """Return when validations come in a run of this length; MMEngine validates at the end, too."""
+    times = []
+    if interval <= length:
+        times.append(f'after every {counted(interval, unit).removeprefix("1 ")}')
+    if length % interval > 0:
+        times.append('at the end')
+    return ' and '.join(times)
 
 
 def checkpoint_lines(known: dict[str, Any]) -> list[str]:
