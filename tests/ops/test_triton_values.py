@@ -192,3 +192,22 @@ def test_exponents_of_one_and_below_are_exact_next_to_zeros(exponent, dtype):
     for what, x in exact.items():
         error = (found[what].double() - x).norm() / x.norm()
         assert error < (1e-2 if dtype == torch.float16 else 2e-5), what
+
+
+@pytest.mark.usefixtures('hardware_tf32')
+@pytest.mark.parametrize(
+    ('dtype', 'tolerance'),
+    [(torch.float16, 2e-3), (torch.bfloat16, 1e-2), (torch.float32, 1e-3)],
+    ids=['fp16', 'bf16', 'fp32'],
+)
+def test_a_channel_that_dominates_the_queries_leaves_no_noise(dtype, tolerance):
+    """Nearly all of the gradients of q and of the scale cancels, but what is left is right."""
+    leaves = draw_leaves(16, 20, 30, 'power', dtype, position=False)
+    leaves[1][..., 5] *= 1000
+    leaves[4].fill_(3.0)
+    grad = torch.randn_like(leaves[0])
+    found = results(leaves, 'power', grad)
+    exact = results(leaves, 'power', grad, backend='torch', dtype=torch.float64)
+    for what in ('q', 'other parameter'):
+        error = (found[what].double() - exact[what]).norm() / exact[what].norm()
+        assert error < tolerance, what

@@ -223,6 +223,32 @@ def store_state(
 
 
 @triton.jit
+def load_stream(
+    p_state,
+    STREAM: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BC: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Load a stream's columns of a state [2D, D] as factors [BD, BC], ordered as `load_halves`."""
+    column = STREAM * (D // 2)
+    b_1 = load_state(p_state, STREAM * D, column, D // 2, D, BD, BC, PRECISION)
+    b_2 = load_state(p_state, (1 - STREAM) * D, column, D // 2, D, BD, BC, PRECISION)
+    return b_1, b_2
+
+
+@triton.jit
+def store_stream(
+    p_state, b_1, b_2, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
+):
+    """Store the tiles that `load_stream` loads."""
+    column = STREAM * (D // 2)
+    store_state(p_state, STREAM * D, column, D // 2, b_1, D, BD, BC)
+    store_state(p_state, (1 - STREAM) * D, column, D // 2, b_2, D, BD, BC)
+
+
+@triton.jit
 def load_halves(p_x, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.constexpr = 0):
     """Load the halves [BD] of a vector [2D] that belong to queries above 0 and below 0; 0 outside.
 
@@ -294,15 +320,22 @@ def split_for_product(x, b_a):
 
 
 @triton.jit
-def add_by_sign(b_sum_1, b_sum_2, x, b_terms, BN: tl.constexpr, BD: tl.constexpr):
-    """Add terms [BN, BD], 0 at x = 0, to the sums [BN / 2, BD] of x > 0 and of x < 0.
+def add_row_pairs(x, BN: tl.constexpr, BD: tl.constexpr):
+    """Add rows r and r + 8 of every 16 rows: [BN, BD] -> [BN / 2, BD].
 
-    Rows r and r + 8 of every 16 rows are added first: in Triton 3.6's layout of products, one
-    thread holds both.
+    In Triton 3.6's layout of products one thread holds both, so sums over tokens are kept in half
+    the registers.
     """
+    pairs = tl.sum(tl.reshape(x, (BN // 16, 2, 8, BD)), 1)
+    return tl.reshape(pairs, (BN // 2, BD))
+
+
+@triton.jit
+def add_by_sign(b_sum_1, b_sum_2, x, b_terms, BN: tl.constexpr, BD: tl.constexpr):
+    """Add terms [BN, BD], 0 at x = 0, to the sums [BN / 2, BD] of x > 0 and of x < 0."""
     b_1, b_2 = split_by_sign(x, b_terms)
-    b_sum_1 += tl.reshape(tl.sum(tl.reshape(b_1, (BN // 16, 2, 8, BD)), 1), (BN // 2, BD))
-    b_sum_2 += tl.reshape(tl.sum(tl.reshape(b_2, (BN // 16, 2, 8, BD)), 1), (BN // 2, BD))
+    b_sum_1 += add_row_pairs(b_1, BN, BD)
+    b_sum_2 += add_row_pairs(b_2, BN, BD)
     return b_sum_1, b_sum_2
 
 

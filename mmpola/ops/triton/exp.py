@@ -26,6 +26,7 @@ from mmpola.ops.triton.blocks import (
     load_halves,
     load_keys,
     load_state,
+    load_stream,
     load_tokens,
     load_values,
     locate_program,
@@ -41,6 +42,7 @@ from mmpola.ops.triton.blocks import (
     split_for_product,
     store_halves,
     store_state,
+    store_stream,
     to_exponent,
     with_sign_of,
 )
@@ -205,32 +207,6 @@ def rotate_back(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr):
     b_1 = rotate_pairs(b_1, rotation[0][0], -rotation[0][1], BN, BD)
     b_2 = rotate_pairs(b_2, rotation[1][0], -rotation[1][1], BN, BD)
     return b_1, b_2
-
-
-@triton.jit
-def load_stream(
-    p_state,
-    STREAM: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BC: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Load a stream's columns of a state [2D, D] as factors [BD, BC], ordered as `load_halves`."""
-    column = STREAM * (D // 2)
-    b_1 = load_state(p_state, STREAM * D, column, D // 2, D, BD, BC, PRECISION)
-    b_2 = load_state(p_state, (1 - STREAM) * D, column, D // 2, D, BD, BC, PRECISION)
-    return b_1, b_2
-
-
-@triton.jit
-def store_stream(
-    p_state, b_1, b_2, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
-):
-    """Store the tiles that `load_stream` loads."""
-    column = STREAM * (D // 2)
-    store_state(p_state, STREAM * D, column, D // 2, b_1, D, BD, BC)
-    store_state(p_state, (1 - STREAM) * D, column, D // 2, b_2, D, BD, BC)
 
 
 @triton.jit(do_not_specialize=['heads', 'keys', 'tokens', 'shrink', 'grow'])
@@ -562,8 +538,6 @@ KERNELS = {
 }
 PARAMETERS = ('same', 'opposite')
 HAS_SHIFT = True
-READS_OUTPUT = False
-"""Whether the query gradient reads o."""
 
 # ---- Gradients of the temperatures
 
@@ -584,6 +558,7 @@ def parameter_gradients(
     state: Tensor,
     d_state: Tensor | None,
     keys: int,
+    precision: str,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the gradients of both streams' temperatures [H, 2D], or None without sums."""
     same = tensors['p_same']

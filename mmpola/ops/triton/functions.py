@@ -85,18 +85,17 @@ def keep_for_attention_gradients(
 ) -> None:
     """Save what `attention_gradients` reads."""
     *tensors, eps, kind = inputs
-    o, state = output
-    saved_o = o if passes.MAP_MODULES[kind].READS_OUTPUT else None
+    _, state = output
     ctx.eps = eps
     ctx.kind = kind
-    ctx.save_for_backward(*tensors, saved_o, state)
+    ctx.save_for_backward(*tensors, state)
 
 
 def attention_gradients(ctx: Any, do: Tensor) -> Gradients:
     """Compute the gradients of all ten arguments; None for the last four."""
-    *tensors, o, state = ctx.saved_tensors
+    *tensors, state = ctx.saved_tensors
     wanted = list(ctx.needs_input_grad[:6])
-    arguments = (*tensors, ctx.eps, ctx.kind, do, o, state, wanted)
+    arguments = (*tensors, ctx.eps, ctx.kind, do, state, wanted)
     run = choose_backward(attention_backward, polarity_attention_gradient_operator, do)
     return (*wanted_only(run(*arguments), wanted), None, None, None, None)
 
@@ -236,7 +235,7 @@ polarity_attention_operator = torch.library.custom_op(
 )
 polarity_attention_gradient_operator = make_gradient_operator(
     'mmpola::polarity_attention_gradient',
-    f'({ATTENTION_ARGUMENTS}, Tensor do, Tensor? o, Tensor state, bool[] wanted) -> Tensor[]',
+    f'({ATTENTION_ARGUMENTS}, Tensor do, Tensor state, bool[] wanted) -> Tensor[]',
     attention_backward,
     tensors=6,
 )

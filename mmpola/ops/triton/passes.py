@@ -246,11 +246,11 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
 def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     """Compute the gradients of the first six arguments (E15-E18a), None if not wanted.
 
-    Takes the arguments of `make_call`, then do, o (None if the map's kernels do not read it), the
-    state and which of the six gradients are wanted. That of the key position is the sum over the
-    batch of dk as it is stored, that is, rounded to q's dtype.
+    Takes the arguments of `make_call`, then do, the state and which of the six gradients are
+    wanted. That of the key position is the sum over the batch of dk as it is stored, that is,
+    rounded to q's dtype.
     """
-    *inputs, do, o, state, wanted = arguments
+    *inputs, do, state, wanted = arguments
     call = make_call(*inputs)
     feature_map = MAP_MODULES[call.kind]
     wants_q, wants_k, wants_v, wants_position, *wants_parameters = wanted
@@ -261,7 +261,7 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
 
     batch, keys, _, dim = call.k.shape
     dq, state_parts, query_sums = compute_query_gradient(
-        call, as_tokens(do), o, state, (wants_q, wants_state, sums_queries)
+        call, as_tokens(do), state, (wants_q, wants_state, sums_queries)
     )
     dk = None
     dv = None
@@ -278,7 +278,14 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     if wants_position and dk is not None and position is not None:
         d_position = dk.sum(0, dtype=position.dtype)
     d_parameters = feature_map.parameter_gradients(
-        call.tensors, batch, query_sums, key_sums, state, d_state if sums_state else None, keys
+        call.tensors,
+        batch,
+        query_sums,
+        key_sums,
+        state,
+        d_state if sums_state else None,
+        keys,
+        product_precision(call.k.dtype),
     )
     return dq, dk, dv, d_position, *d_parameters
 
@@ -322,7 +329,7 @@ def compute_output(call: Call, state: Tensor) -> Tensor:
 
 
 def compute_query_gradient(
-    call: Call, do: Tensor, o: Tensor | None, state: Tensor, wanted: Sequence[bool]
+    call: Call, do: Tensor, state: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute dq, and each chunk's parts of the gradients of state and parameters (E15, E16, E18).
 
@@ -341,7 +348,6 @@ def compute_query_gradient(
         **call.tensors,
         **token_arguments('q', call.q),
         **token_arguments('do', do),
-        p_o=o,
         p_state=state,
         p_dq=dq,
         p_dstate=d_state,

@@ -2,7 +2,7 @@
 
 |x|^p is computed once per element. φ_opposite is φ_same with its halves swapped (E8): a query above
 0 reads the rows [S_same of the first half | S_opposite of the second half], a query below 0 the
-other rows. The query passes load the state with its rows in this order, so that products of the
+other rows. The output pass loads the state with its rows in this order, so that products of the
 full width D serve both streams at once.
 
 The gradient of the scale is not summed over tokens: see `power_parameters_kernel`.
@@ -24,10 +24,13 @@ from mmpola.ops.triton.blocks import (
     Launch,
     LaunchTable,
     add_products,
+    add_row_pairs,
     compute_once,
+    in_product_layout,
     load_halves,
     load_keys,
     load_state,
+    load_stream,
     load_tokens,
     load_values,
     locate_program,
@@ -43,6 +46,8 @@ from mmpola.ops.triton.blocks import (
     split_for_product,
     store_halves,
     store_state,
+    store_stream,
+    with_sign_of,
 )
 
 # ---- Features
@@ -135,15 +140,6 @@ def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.co
     return b_1, b_2, b_mean_1 * scale, b_mean_2 * scale, scale, log2_scale
 
 
-@triton.jit
-def store_read_state(p_state, b_1, b_2, D: tl.constexpr, BD: tl.constexpr):
-    """Store the tiles that `load_read_state` loads."""
-    o_1, mask = read_offsets(0, D, BD)
-    o_2, _ = read_offsets(1, D, BD)
-    tl.store(p_state + o_1, b_1, mask=mask)
-    tl.store(p_state + o_2, b_2, mask=mask)
-
-
 @triton.jit(do_not_specialize=['heads', 'keys', 'tokens', 'log2_shrink', 'grow'])
 def polarity_attention_power_state_kernel(
     p_k, p_v, p_position, p_exponent, p_scale, p_state,
@@ -219,87 +215,121 @@ def polarity_attention_power_output_kernel(
         tl.store(p_rows, b_o.to(p_o.dtype.element_ty), mask=m_q)
 
 
+@triton.jit
+def load_y(p_do, do_n, o_n, o_c, mask, b_a, b_mean, eps, PRECISION: tl.constexpr):
+    """Load do of a stream and divide it by φ·k̄ + eps: y [BN, BC] (E15), and 1 / (φ·k̄ + eps)."""
+    inverse = inverse_or_zero(tl.sum(b_a * b_mean, 1), eps, PRECISION)
+    b_y = load_tokens(p_do, do_n, o_n, o_c, mask) * inverse[:, None]
+    return compute_once(round_factor(b_y, PRECISION)), inverse
+
+
+@triton.jit
+def feature_gradient(b_q, b_a, b_y, b_1, b_2, b_mean, inverse, PRECISION: tl.constexpr):
+    """Compute a stream's part of dφ [BN, BD] and its c [BN, 1] (E15, E16).
+
+    c is taken from the product y Sᵀ, not from o: where one channel dominates φ, y Sᵀ and c k̄ cancel
+    in it, and o, which is rounded, would leave its rounding error.
+    """
+    b_1, b_2 = multiply_transposed(b_y, b_1, b_2, PRECISION)
+    b_da = select_by_sign(b_q, b_1, b_2)
+    c = -(tl.sum(b_a * b_da, 1) * inverse)[:, None]
+    return b_da + c * b_mean, c
+
+
 @triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'inverse_keys', 'eps'])
 def polarity_attention_power_query_gradient_kernel(
-    p_q, p_o, p_do, p_exponent, p_scale, p_state, p_dq, p_dstate, p_dexponent,
+    p_q, p_do, p_exponent, p_scale, p_state, p_dq, p_dstate, p_dexponent,
     q_b, q_n, q_h, do_b, do_n, do_h, heads, queries, tokens, inverse_keys, eps,
-    D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dq and parts of the state's gradient [2D * (D + 1)] and of the sum of dp / ln 2 [D].
 
-    The state's gradient is divided by M. o is contiguous. Outputs that are None are not computed.
+    The state's gradient is divided by M. Outputs that are None are not computed. All sums read the
+    same rounded features, so that terms that cancel do.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_q += i_b * q_b + i_h * q_h
     p_do += i_b * do_b + i_h * do_h
     o_n = tl.arange(0, BN)
     o_d = tl.arange(0, BD)
+    o_c = tl.arange(0, BC)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     p_state += i_bh * 2 * D * (D + 1)
-    b_state_1, b_state_2, b_mean_1, b_mean_2, scale, log2_product_scale = load_read_state(
-        p_state, D, BD, PRECISION
-    )
+    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
+    scale, log2_product_scale = product_scale(b_mean_1, b_mean_2)
+    b_mean_1 *= scale
+    b_mean_2 *= scale
+    b_same_1, b_same_2 = load_stream(p_state, 0, D, BD, BC, PRECISION)
+    b_opposite_1, b_opposite_2 = load_stream(p_state, 1, D, BD, BC, PRECISION)
+    b_same_1 *= scale
+    b_same_2 *= scale
+    b_opposite_1 *= scale
+    b_opposite_2 *= scale
     b_shift = b_exponent * b_log2_scale - log2_product_scale
     eps = tl.maximum(eps * scale * scale, SMALLEST_NORMAL)
-    b_dstate_1 = tl.zeros((BD, BD), tl.float32)
-    b_dstate_2 = tl.zeros((BD, BD), tl.float32)
-    # Triton 3.6: dk̄ is a product with the columns [c_same, c_opposite], padded to 16: fewer
-    # registers than sums.
-    b_dmean_1 = tl.zeros((BD, 16), tl.float32)
-    b_dmean_2 = tl.zeros((BD, 16), tl.float32)
-    b_dexponent = tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
-    o_c = tl.arange(0, 16)[None, :]
+    b_dsame_1 = tl.zeros((BD, BC), tl.float32)
+    b_dsame_2 = tl.zeros((BD, BC), tl.float32)
+    b_dopposite_1 = tl.zeros((BD, BC), tl.float32)
+    b_dopposite_2 = tl.zeros((BD, BC), tl.float32)
+    # Summed over BN / 2 at the end
+    b_dmean_1 = tl.zeros((BN // 2, BD), tl.float32)
+    b_dmean_2 = tl.zeros((BN // 2, BD), tl.float32)
+    b_dexponent = tl.zeros((BN // 2, BD), tl.float32)
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, queries), BN):
-        m_q = (i_n + o_n < queries)[:, None] & (o_d < D)[None, :]
-        o_first = ((i_b * queries + i_n) * heads + i_h) * D
-        o_row = o_first + (o_n * heads * D)[:, None] + o_d[None, :]
-        b_q = compute_once(load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q))
+        m_n = i_n + o_n < queries
+        m_q = m_n[:, None] & (o_d < D)[None, :]
+        m_do = m_n[:, None] & (o_c < D // 2)[None, :]
+        b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q)
+        b_q = in_product_layout(b_q, BN, BD, PRECISION)
         b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, b_shift, PRECISION)
-        b_slope = compute_once(b_slope)
-        b_log2 = compute_once(b_log2)
-        b_a = b_slope * tl.abs(b_q)
+        b_a = round_feature(b_slope * tl.abs(b_q), PRECISION)
         b_mean_same = select_channels(b_q, b_mean_1, b_mean_2)
         b_mean_opposite = select_channels(b_q, b_mean_2, b_mean_1)
-        inverse_same = inverse_or_zero(tl.sum(b_a * b_mean_same, 1), eps, PRECISION)
-        inverse_opposite = inverse_or_zero(tl.sum(b_a * b_mean_opposite, 1), eps, PRECISION)
-        b_y = load_tokens(p_do + i_n * do_n, do_n, o_n, o_d, m_q)  # (E15)
-        b_y *= by_stream(inverse_same, inverse_opposite, D, BD)
-        b_yo = b_y * tl.load(p_o + o_row, mask=m_q, other=0.0).to(tl.float32)
-        is_same = (o_d < D // 2)[None, :]
-        c_same = -tl.sum(tl.where(is_same, b_yo, 0.0), 1)[:, None]
-        c_opposite = -tl.sum(tl.where(is_same, 0.0, b_yo), 1)[:, None]
-        b_y = compute_once(round_factor(b_y, PRECISION))
+        p_rows = p_do + i_n * do_n
+        b_y_same, inverse_same = load_y(
+            p_rows, do_n, o_n, o_c, m_do, b_a, b_mean_same, eps, PRECISION
+        )
+        b_y_opposite, inverse_opposite = load_y(
+            p_rows + D // 2, do_n, o_n, o_c, m_do, b_a, b_mean_opposite, eps, PRECISION
+        )
+        # Triton 3.6 takes the layout of all products from the last ones: dφ's, which are wide
         if p_dstate is not None:  # (E16)
-            b_phi_1, b_phi_2 = split_by_sign(b_q, round_feature(b_a, PRECISION))  # (E7, E8)
-            b_dstate_1, b_dstate_2 = add_products(
-                b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION
+            b_phi_1, b_phi_2 = split_by_sign(b_q, b_a)  # (E7, E8)
+            b_dsame_1, b_dsame_2 = add_products(
+                b_dsame_1, b_dsame_2, b_phi_1, b_phi_2, b_y_same, PRECISION
             )
-            b_c = tl.where(o_c == 1, c_opposite, 0.0)
-            b_c = round_factor(tl.where(o_c == 0, c_same, b_c), PRECISION)
-            b_dmean_1, b_dmean_2 = add_products(
-                b_dmean_1, b_dmean_2, b_phi_1, b_phi_2, b_c, PRECISION
+            b_dopposite_1, b_dopposite_2 = add_products(
+                b_dopposite_1, b_dopposite_2, b_phi_1, b_phi_2, b_y_opposite, PRECISION
             )
+        b_da_same, c_same = feature_gradient(
+            b_q, b_a, b_y_same, b_same_1, b_same_2, b_mean_same, inverse_same, PRECISION
+        )
+        b_da_opposite, c_opposite = feature_gradient(
+            b_q, b_a, b_y_opposite, b_opposite_1, b_opposite_2, b_mean_opposite,
+            inverse_opposite, PRECISION,
+        )  # fmt: skip
+        if p_dstate is not None:  # (E16)
+            b_dmean_1 += add_row_pairs(b_a * select_by_sign(b_q, c_same, c_opposite), BN, BD)
+            b_dmean_2 += add_row_pairs(b_a * select_by_sign(b_q, c_opposite, c_same), BN, BD)
         if (p_dq is not None) or (p_dexponent is not None):
-            b_1, b_2 = multiply_transposed(b_y, b_state_1, b_state_2, PRECISION)
-            b_da = select_by_sign(b_q, b_1, b_2)
-            b_da = b_da + c_same * b_mean_same + c_opposite * b_mean_opposite  # (E16)
-            b_dx = b_slope * select_by_sign(b_q, b_da, -b_da)  # dq / p  (E18)
-            b_dexponent += b_dx * b_q * b_log2
+            b_da = b_da_same + b_da_opposite
+            b_dexponent += add_row_pairs(b_a * b_da * b_log2, BN, BD)
             if p_dq is not None:
-                b_dq = b_exponent[None, :] * b_dx
+                b_dq = b_exponent[None, :] * (b_slope * with_sign_of(b_q, b_da))  # (E18)
+                o_first = ((i_b * queries + i_n) * heads + i_h) * D
+                o_row = o_first + (o_n * heads * D)[:, None] + o_d[None, :]
                 tl.store(p_dq + o_row, b_dq.to(p_dq.dtype.element_ty), mask=m_q)
 
     i_part = i_bh * tl.num_programs(1) + i_chunk
     if p_dstate is not None:
         p_dstate += i_part * 2 * D * (D + 1)
         scale *= inverse_keys
-        store_read_state(p_dstate, b_dstate_1 * scale, b_dstate_2 * scale, D, BD)
-        b_dmean = tl.where(o_c == 0, b_dmean_1, 0.0) + tl.where(o_c == 1, b_dmean_2, 0.0)
-        b_mean_1 = tl.sum(b_dmean, 1)
-        b_dmean = tl.where(o_c == 1, b_dmean_1, 0.0) + tl.where(o_c == 0, b_dmean_2, 0.0)
-        b_mean_2 = tl.sum(b_dmean, 1)
-        store_halves(p_dstate + 2 * D * D, b_mean_1 * scale, b_mean_2 * scale, D, BD)
+        store_stream(p_dstate, b_dsame_1 * scale, b_dsame_2 * scale, 0, D, BD, BC)
+        store_stream(p_dstate, b_dopposite_1 * scale, b_dopposite_2 * scale, 1, D, BD, BC)
+        b_mean_1 = tl.sum(b_dmean_1, 0) * scale
+        b_mean_2 = tl.sum(b_dmean_2, 0) * scale
+        store_halves(p_dstate + 2 * D * D, b_mean_1, b_mean_2, D, BD)
     if p_dexponent is not None:
         tl.store(p_dexponent + i_part * D + o_d, tl.sum(b_dexponent, 0), mask=o_d < D)
 
@@ -361,10 +391,15 @@ def polarity_attention_power_key_gradient_kernel(
 @triton.jit
 def sum_over_batch(
     p_parts, p_factors, i_h, batch, heads, chunks, o_w, m_w,
-    W: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr,
+    W: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr, ROUNDED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add the entries o_w [BW] of all parts [B, H, chunks, W] of one head, times the factors'."""
+    """Add the entries o_w [BW] of all parts [B, H, chunks, W] of one head.
+
+    Entries are multiplied by the factors' if there are any, the first ROUNDED of BW rounded before.
+    """
     o_p = tl.arange(0, BP)
+    is_rounded = (tl.arange(0, BW) < ROUNDED)[None, :]
     b_sum = tl.zeros((BP, BW), tl.float32)
     for i_p in range(0, batch * chunks, BP):
         i_b = (i_p + o_p) // chunks
@@ -374,6 +409,7 @@ def sum_over_batch(
         mask = (i_b < batch)[:, None] & m_w[None, :]
         b_part = tl.load(p_parts + offsets, mask=mask, other=0.0)
         if p_factors is not None:
+            b_part = tl.where(is_rounded, round_factor(b_part, PRECISION), b_part)
             b_part *= tl.load(p_factors + offsets, mask=mask, other=0.0)
         b_sum += b_part
     return tl.sum(b_sum, 0)
@@ -383,7 +419,7 @@ def sum_over_batch(
 def power_parameters_kernel(
     p_from_queries, p_from_keys, p_state, p_dstate, p_exponent, p_scale, p_dexponent, p_dscale,
     batch, heads, keys, query_chunks, key_chunks,
-    D: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    D: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of a PowerMap's exponent and scale [H, D], except those that are None.
 
@@ -391,7 +427,8 @@ def power_parameters_kernel(
     Σ_n φ dφ over the queries and Σ_m ψ dψ over the keys are both equal to the row sum of S ⊙ dS +
     k̄ ⊙ dk̄, because multiplying a channel of φ or of ψ by a number is the same as multiplying its
     row of the state. A feature is (x / s)^p, hence ds = -p / s Σ (φ dφ + ψ dψ). The state's
-    gradient is divided by M, the number of keys.
+    gradient is divided by M, the number of keys. S is rounded as the product for dφ rounds it:
+    where one channel dominates φ, S ⊙ dS and k̄ ⊙ dk̄ cancel.
     """
     i_h = tl.program_id(0)
     i_d = tl.program_id(1)
@@ -400,10 +437,10 @@ def power_parameters_kernel(
         o_w = i_d + tl.arange(0, 1)
         m_w = o_w < D
         b_dexponent = sum_over_batch(
-            p_from_queries, None, i_h, batch, heads, query_chunks, o_w, m_w, D, BP, 1
+            p_from_queries, None, i_h, batch, heads, query_chunks, o_w, m_w, D, BP, 1, 0, PRECISION
         )
         b_dexponent += sum_over_batch(
-            p_from_keys, None, i_h, batch, heads, key_chunks, o_w, m_w, D, BP, 1
+            p_from_keys, None, i_h, batch, heads, key_chunks, o_w, m_w, D, BP, 1, 0, PRECISION
         )
         dexponent = tl.sum(b_dexponent, 0) * LN_2
         tl.store(p_dexponent + i_p, dexponent.to(p_dexponent.dtype.element_ty))
@@ -414,8 +451,9 @@ def power_parameters_kernel(
             row = half * D + i_d
             o_w = tl.where(o_c < D, row * D + o_c, 2 * D * D + row)  # a row of S, then k̄'s entry
             b_product += sum_over_batch(
-                p_state, p_dstate, i_h, batch, heads, 1, o_w, o_c <= D, 2 * D * (D + 1), BP // 4, BC
-            )
+                p_state, p_dstate, i_h, batch, heads, 1, o_w, o_c <= D,
+                2 * D * (D + 1), BP // 4, BC, D, PRECISION,
+            )  # fmt: skip
         exponent = tl.load(p_exponent + i_p).to(tl.float32)
         scale = tl.load(p_scale + i_p).to(tl.float32)
         dscale = -2 * exponent / scale * (tl.sum(b_product, 0) * keys)
@@ -431,9 +469,9 @@ LAUNCHES: LaunchTable = {
     ('output', 16): Launch(tokens=16, warps=1, stages=3, programs=16),
     ('output', 32): Launch(tokens=16, warps=1, stages=3, programs=12),
     ('output', 64): Launch(tokens=64, warps=4, stages=3, programs=2),
-    ('query_gradient', 16): Launch(tokens=16, warps=1, stages=2, programs=12),
-    ('query_gradient', 32): Launch(tokens=16, warps=2, stages=3, programs=4),
-    ('query_gradient', 64): Launch(tokens=16, warps=4, stages=3, programs=2),
+    ('query_gradient', 16): Launch(tokens=16, warps=1, stages=2, programs=8),
+    ('query_gradient', 32): Launch(tokens=32, warps=2, stages=3, programs=4),
+    ('query_gradient', 64): Launch(tokens=32, warps=4, stages=3, programs=2),
     ('key_gradient', 16): Launch(tokens=16, warps=1, stages=2, programs=12),
     ('key_gradient', 32): Launch(tokens=16, warps=1, stages=3, programs=8),
     ('key_gradient', 64): Launch(tokens=32, warps=4, stages=2, programs=2),
@@ -446,6 +484,7 @@ FULL_PRECISION_LAUNCHES: LaunchTable = {
     ('state', 64): Launch(tokens=16, warps=4, stages=3, programs=2),
     ('output', 64): Launch(tokens=32, warps=4, stages=2, programs=2),
     ('query_gradient', 32): Launch(tokens=16, warps=2, stages=2, programs=4),
+    ('query_gradient', 64): Launch(tokens=16, warps=4, stages=2, programs=2),
 }
 
 
@@ -464,8 +503,6 @@ KERNELS = {
 }
 PARAMETERS = ('exponent', 'scale')
 HAS_SHIFT = False
-READS_OUTPUT = True
-"""Whether the query gradient reads o."""
 
 # ---- Gradients of exponent and scale
 
@@ -486,6 +523,7 @@ def parameter_gradients(
     state: Tensor,
     d_state: Tensor | None,
     keys: int,
+    precision: str,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the gradients of exponent and scale [H, D] from what `sums_needed` says, or None."""
     exponent = tensors['p_exponent']
@@ -522,6 +560,7 @@ def parameter_gradients(
         D=dim,
         BP=128,
         BC=2 * block_of(dim),
+        PRECISION=precision,
         num_warps=4,
         **FUSION_OPTIONS,
     )
