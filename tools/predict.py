@@ -10,7 +10,7 @@ IMAGES are files and folders (searched recursively). For NAME.jpg, DIR contains
                      classes over the image. Classification: the five best classes beside the image
     preds/NAME.json  detection: the lists labels, scores, bboxes and masks of mmdet's DetInferencer,
                      with all instances. Classification: {image, width, height, classes: [{label,
-                     class, score}]}, the five best
+                     class, name, score}]}, the five best, `name` in words
     preds/NAME.png   segmentation: the label of each pixel. Panoptic segmentation: the id of each
                      pixel's segment, R + 256 G + 256² B; NAME.json lists the segments
 
@@ -98,6 +98,7 @@ def main() -> None:
             tqdm.write(f'skipped: {image.path}: {first_line(error)}')
             continue
         done += 1
+        tqdm.write(f'{image.path}: {prediction.summary}')
         if prediction.best_score is not None:
             best_score = max(best_score or 0.0, prediction.best_score)
     for line in image_lines(cfg, reader.first):
@@ -107,9 +108,11 @@ def main() -> None:
             f'nothing is drawn: the highest score is {best_score:.3f}, which is not above '
             f'--score-thr {args.score_thr:g}'
         )
-    print(f'{args.out}: {counted(done, "image")} done, {len(images) - done} skipped')
+    counts = f'{counted(done, "image")} done, {len(images) - done} skipped'
     if done == 0:
+        print(counts)
         sys.exit(1)
+    print(f'{counts}; see {args.out / "vis"}')
 
 
 if __name__ == '__main__':

@@ -52,7 +52,8 @@ def analyze(
 ) -> AnalysisCounts:
     """Analyze all images, write the results and return how many there were.
 
-    Images that cannot be read are named and skipped.
+    Prints for each image which figure to open first. Images that cannot be read are named and
+    skipped.
 
     Args:
         model: in eval mode; only its data_preprocessor and backbone run.
@@ -80,6 +81,8 @@ def analyze(
         folder = image.output(out, '')
         found = {'image': str(image.path), **analyze_image(model, scene, chosen, names, folder)}
         write_atomically(image.output(out, '.json'), json.dumps(found, indent=1))
+        maps = folder / f'maps_{names[-1]}.png'
+        print(f'{image.path}: what its queries read in the last layer: {maps}', flush=True)
         done += 1
     return AnalysisCounts(done, len(images) - done)
 

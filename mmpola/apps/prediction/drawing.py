@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
 from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from timm.data import ImageNetInfo
 
 DRAWING_SIDE = 384
 """Pixels of the longer side of the drawn image."""
@@ -33,7 +30,7 @@ def draw_classes(pixels: NDArray[Any], best: list[dict[str, Any]]) -> NDArray[np
 
     Args:
         pixels: RGB uint8 [H, W, 3].
-        best: `class` and `score` of each class, best first, as in the JSON.
+        best: `name` and `score` of each class, best first, as in the JSON.
 
     Returns:
         RGB uint8 [h, w, 3].
@@ -60,7 +57,7 @@ def draw_classes(pixels: NDArray[Any], best: list[dict[str, Any]]) -> NDArray[np
         style: dict[str, Any] = {'va': 'bottom', 'fontsize': 10}
         if row == 0:
             style['weight'] = 'bold'
-        bars.text(0, row, shown_name(entry['class']), parse_math=False, **style)
+        bars.text(0, row, shortened(entry['name']), parse_math=False, **style)
         bars.text(1, row, f'{entry["score"]:.1%}', ha='right', **style)
 
     canvas = FigureCanvasAgg(figure)
@@ -68,20 +65,8 @@ def draw_classes(pixels: NDArray[Any], best: list[dict[str, Any]]) -> NDArray[np
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def shown_name(name: str) -> str:
-    """Return a class name as it is drawn: short, and in words for ImageNet's WordNet numbers."""
-    if re.fullmatch(r'n\d{8}', name):
-        name = _imagenet_names().get(name, name)
+def shortened(name: str) -> str:
+    """Return a class name that fits into the panel."""
     if len(name) > LONGEST_NAME:
         return f'{name[: LONGEST_NAME - 1]}…'
     return name
-
-
-@cache
-def _imagenet_names() -> dict[str, str]:
-    """Return the first description of each class of ImageNet-1k: n02102040 is English springer."""
-    imagenet = ImageNetInfo('imagenet-1k')
-    names = {}
-    for number in imagenet.label_names():
-        names[number] = imagenet.label_name_to_description(number).split(',')[0]
-    return names

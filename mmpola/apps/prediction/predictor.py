@@ -20,7 +20,15 @@ from mmpola.apps.image_reader import (
     channels_explained,
 )
 from mmpola.apps.prediction.drawing import draw_classes
-from mmpola.apps.prediction.results import instances_as_json, label_map, panoptic_segments
+from mmpola.apps.prediction.results import (
+    INSTANCE_OFFSET,
+    areas_by_class,
+    counts_by_class,
+    instances_as_json,
+    label_map,
+    name_in_words,
+    panoptic_segments,
+)
 from mmpola.checkpoint.write import write_together
 from mmpola.classification.class_folders import class_names
 from mmpola.classification.data_config import class_source
@@ -51,11 +59,13 @@ class Prediction(NamedTuple):
     Attributes:
         drawing: RGB uint8 [H, W, 3].
         results: content of each file by its suffix: a dict for '.json', pixels for '.png'.
+        summary: what is found, in a few words.
         best_score: the highest score of a detector's instances; None without instances.
     """
 
     drawing: NDArray[np.uint8]
     results: dict[str, dict[str, Any] | NDArray[Any]]
+    summary: str
     best_score: float | None = None
 
     def write(self, files: dict[str, Path]) -> None:
@@ -133,10 +143,12 @@ class Predictor:
         scores, labels = sample.pred_score.cpu().topk(min(BEST_CLASSES, len(classes)))
         best = []
         for label, score in zip(labels.tolist(), scores.tolist(), strict=True):
-            best.append({'label': label, 'class': classes[label], 'score': score})
+            name = name_in_words(classes[label])
+            best.append({'label': label, 'class': classes[label], 'name': name, 'score': score})
         height, width = image.pixels.shape[:2]
         found = {'image': str(path), 'width': width, 'height': height, 'classes': best}
-        return Prediction(draw_classes(image.picture, best), {'.json': found})
+        summary = f'{best[0]["name"]} {best[0]["score"]:.1%}'
+        return Prediction(draw_classes(image.picture, best), {'.json': found}, summary)
 
     def _detected(self, path: Path, image: LoadedImage, sample: Any) -> Prediction:
         """Return the instances, the segments or the label of each pixel, whatever there is."""
@@ -144,26 +156,31 @@ class Predictor:
         results: dict[str, Any] = {}
         best_score = None
         options = {}
+        summary = ''
         if 'pred_instances' in sample:
             instances = sample.pred_instances
             results['.json'] = instances_as_json(instances)
             best_score = max(results['.json']['scores'], default=0.0)
             options['pred_score_thr'] = self.threshold
+            drawn = instances.labels[instances.scores > self.threshold]
+            summary = counts_by_class(drawn, classes)
         if 'pred_panoptic_seg' in sample:
             ids = sample.pred_panoptic_seg.sem_seg.cpu().numpy()[0]
             results['.png'], segments = panoptic_segments(ids, classes)
             results['.json'] = {**results.get('.json', {}), 'segments_info': segments}
+            summary = areas_by_class(sample.pred_panoptic_seg.sem_seg % INSTANCE_OFFSET, classes)
         elif 'pred_sem_seg' in sample:
             labels = sample.pred_sem_seg.data
             sample.pred_sem_seg.data = labels.reshape(1, *labels.shape[-2:])
             results['.png'] = label_map(labels, len(classes))
+            summary = areas_by_class(labels, classes)
         if not results:
             raise UsageError(
                 f'{type(self.model).__name__}: expected instances, segments, labels of pixels or '
                 f'classes, got {listed(sample.keys())}'
             )
         self.visualizer.add_datasample(path.name, image.picture, sample, draw_gt=False, **options)
-        return Prediction(self.visualizer.get_image(), results, best_score)
+        return Prediction(self.visualizer.get_image(), results, summary, best_score)
 
 
 def drop_masks(_model: nn.Module, _inputs: Any, samples: Any) -> None:

@@ -1,13 +1,16 @@
-"""What a model predicts for an image, as it is written: JSON and label maps."""
+"""What a model predicts for an image, as it is written: JSON, label maps and a few words."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as run_lengths
+from timm.data import ImageNetInfo
 from torch import Tensor
 
 INSTANCE_OFFSET = 1000
@@ -80,3 +83,56 @@ def label_map(sem_seg: Tensor, classes: int) -> NDArray[Any]:
     """Return the label of each pixel [H, W] in the smallest dtype for so many classes."""
     labels = sem_seg.cpu().numpy()
     return labels.reshape(labels.shape[-2:]).astype(np.min_scalar_type(classes - 1))
+
+
+SHOWN_CLASSES = 3
+"""Number of classes that the summary of a segmentation names."""
+
+
+def counts_by_class(labels: Tensor, classes: Sequence[str]) -> str:
+    """Return how many instances of each class there are: '2 RBC, 1 WBC'; 'nothing' without one.
+
+    Args:
+        labels: int [instances].
+        classes: names by label.
+    """
+    counts = labels.bincount(minlength=len(classes))[: len(classes)].tolist()
+    found = []
+    for name, count in zip(classes, counts, strict=True):
+        if count:
+            found.append(f'{count} {name}')
+    return ', '.join(found) or 'nothing'
+
+
+def areas_by_class(labels: Tensor, classes: Sequence[str]) -> str:
+    """Return the largest classes with their shares of the pixels: 'road 52%, sky 31%'.
+
+    Args:
+        labels: int, of any shape; those beyond the classes are void.
+        classes: names by label.
+    """
+    counts = labels.flatten().bincount(minlength=len(classes))[: len(classes)]
+    shares = counts / labels.numel()
+    values, indices = shares.topk(min(SHOWN_CLASSES, len(classes)))
+    found = []
+    for share, index in zip(values.tolist(), indices.tolist(), strict=True):
+        if share > 0:
+            found.append(f'{classes[index]} {share:.0%}')
+    return ', '.join(found) or 'nothing'
+
+
+def name_in_words(name: str) -> str:
+    """Return a class name in words: 'English springer' for ImageNet's n02102040."""
+    if re.fullmatch(r'n\d{8}', name):
+        return _imagenet_names().get(name, name)
+    return name
+
+
+@cache
+def _imagenet_names() -> dict[str, str]:
+    """Return the first description of each class of ImageNet-1k by its WordNet number."""
+    imagenet = ImageNetInfo('imagenet-1k')
+    names = {}
+    for number in imagenet.label_names():
+        names[number] = imagenet.label_name_to_description(number).split(',')[0]
+    return names

@@ -31,6 +31,8 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     assert run_script('analyze', *arguments, '--points', '45,30', '20,5') == 0
     printed = capsys.readouterr().out.splitlines()
     assert f'skipped: {broken}: not an image' in printed
+    maps = out / 'photo/maps_stages.1.blocks.0.attn.png'
+    assert f'{photo}: what its queries read in the last layer: {maps}' in printed
     assert printed[-1] == f'{out}: 1 image done, 1 skipped; 2 layers each'
 
     names = [*CHARTS, f'maps_{first}', 'maps_stages.1.blocks.0.attn']

@@ -34,7 +34,8 @@ def test_the_best_classes_are_drawn_and_written(
     wide = tmp_path / 'wide.png'
     Image.new('RGB', (90, 50), (10, 200, 30)).save(wide)
     assert run_script('predict', config, checkpoint, colours / 'val', wide, '--out', out) == 0
-    assert capsys.readouterr().out.endswith(f'{out}: 10 images done, 0 skipped\n')
+    printed = capsys.readouterr().out
+    assert printed.endswith(f'10 images done, 0 skipped; see {out}/vis\n')
 
     cfg = Config.fromfile(config)
     model = MODELS.build(cfg.model)
@@ -52,6 +53,7 @@ def test_the_best_classes_are_drawn_and_written(
         best = found['classes']
         assert [entry['label'] for entry in best] == order
         assert [entry['class'] for entry in best] == [CLASSES[label] for label in order]
+        assert f'{path}: {CLASSES[order[0]]} {scores[order[0]]:.1%}\n' in printed
         found_scores = [entry['score'] for entry in best]
         assert found_scores == pytest.approx(scores[order].tolist(), abs=1e-5)
     drawn = np.asarray(Image.open(out / 'vis' / 'wide.jpg')).astype(int)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mmpola.apps.prediction.drawing import draw_classes, shown_name
+from mmpola.apps.prediction.drawing import draw_classes, shortened
+from mmpola.apps.prediction.results import name_in_words
 
 
 @pytest.mark.parametrize(
@@ -11,7 +12,7 @@ from mmpola.apps.prediction.drawing import draw_classes, shown_name
 )
 def test_classes_are_drawn_beside_the_image(size, drawn):
     pixels = np.full((*size, 3), (200, 40, 40), np.uint8)
-    best = [{'class': 'cat_$x^', 'score': 0.75}, {'class': 'dog', 'score': 0.25}]
+    best = [{'name': 'cat_$x^', 'score': 0.75}, {'name': 'dog', 'score': 0.25}]
     picture = draw_classes(pixels, best)
     width, height = drawn
     assert picture.shape == (height, width, 3)
@@ -29,6 +30,6 @@ def test_classes_are_drawn_beside_the_image(size, drawn):
 
 
 def test_names_are_drawn_in_words_and_shortened():
-    assert shown_name('n02102040') == 'English springer'
-    assert shown_name('n99999999') == 'n99999999'
-    assert shown_name('x' * 50) == 'x' * 37 + '…'
+    assert name_in_words('n02102040') == 'English springer'
+    assert name_in_words('n99999999') == 'n99999999'
+    assert shortened('x' * 50) == 'x' * 37 + '…'

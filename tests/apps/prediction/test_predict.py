@@ -42,7 +42,7 @@ def test_boxes_and_masks(tiny_config, write_checkpoint, shapes, tmp_path, capsys
     printed = capsys.readouterr().out
     for name in ('broken.jpg', 'empty.jpg', 'text.png'):
         assert f'skipped: {photos}/{name}: LoadImageFromFile: ' in printed
-    assert printed.endswith(f'{out}: 2 images done, 3 skipped\n')
+    assert printed.endswith(f'2 images done, 3 skipped; see {out}/vis\n')
     assert {str(path.relative_to(out)) for path in out.rglob('*.*')} == {
         'preds/first.json',
         'preds/inner/second.json',
@@ -134,7 +134,7 @@ def test_an_image_that_cannot_be_drawn_or_written_ends_itself(
     assert f'skipped: {photos}/pixel.png: IndexError: ' in printed  # mmseg's
     assert f'skipped: {long}: OSError: [Errno {errno.ENAMETOOLONG}] ' in printed
     assert f'skipped: {double}: OSError: [Errno {errno.ENAMETOOLONG}] ' in printed
-    assert printed.endswith(f'{out}: 2 images done, 4 skipped\n')
+    assert printed.endswith(f'2 images done, 4 skipped; see {out}/vis\n')
     files = {str(path.relative_to(out)) for path in out.rglob('*') if path.is_file()}
     assert files == {'preds/good.png', 'vis/good.jpg', 'preds/line.png', 'vis/line.jpg'}
 
@@ -172,7 +172,7 @@ def test_test_time_augmentation(task, request, write_checkpoint, shapes, tmp_pat
     Image.open(photo).save(whole)
     out = tmp_path / 'out'
     assert run_script('predict', augmented, checkpoint, whole, flipped, '--out', out) == 0
-    assert capsys.readouterr().out.endswith(f'{out}: 2 images done, 0 skipped\n')
+    assert capsys.readouterr().out.endswith(f'2 images done, 0 skipped; see {out}/vis\n')
     if task == 'tiny_segmentation':
         labels = [np.asarray(Image.open(out / 'preds' / f'{n}.png')) for n in ('whole', 'flipped')]
         assert (labels[0] == labels[1][:, ::-1]).mean() > 0.99

@@ -7,7 +7,13 @@ from mmdet.apis import DetInferencer
 from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData
 
-from mmpola.apps.prediction.results import instances_as_json, label_map, panoptic_segments
+from mmpola.apps.prediction.results import (
+    areas_by_class,
+    counts_by_class,
+    instances_as_json,
+    label_map,
+    panoptic_segments,
+)
 
 
 @pytest.mark.parametrize('boxes', ['boxes', 'no boxes', 'zeros'])
@@ -56,3 +62,17 @@ def test_label_maps(classes, dtype, shape):
     labels = label_map(torch.full(shape, classes - 1), classes)
     assert labels.dtype == dtype
     assert labels.tolist() == [[classes - 1] * 3] * 2
+
+
+def test_instances_in_a_few_words():
+    classes = ('red', 'white', 'platelet')
+    assert counts_by_class(torch.tensor([2, 0, 0]), classes) == '2 red, 1 platelet'
+    assert counts_by_class(torch.zeros(0, dtype=torch.long), classes) == 'nothing'
+
+
+def test_areas_in_a_few_words():
+    """The three largest; void is part of the picture, but no class."""
+    labels = torch.tensor([[0, 1, 1, 1, 1], [2, 2, 2, 255, 3]])
+    expected = 'road 40%, tree 30%, sky 10%'
+    assert areas_by_class(labels, ('sky', 'road', 'tree', 'car')) == expected
+    assert areas_by_class(torch.full((2, 2), 255), ('sky', 'road')) == 'nothing'

@@ -73,7 +73,7 @@ def test_every_script_reads_images_as_evaluation_does(four_bands, tmp_path, caps
     assert run_script('predict', config, checkpoint, images, '--out', out) == 0
     printed = capsys.readouterr().out
     assert f'skipped: {images}/text.png: TwelveBits: AssertionError: not a picture\n' in printed
-    assert printed.endswith(f'{out}: 4 images done, 1 skipped\n')
+    assert printed.endswith(f'4 images done, 1 skipped; see {out}/vis\n')
     (images / 'text.png').unlink()
     expected = evaluated(config, checkpoint)
     assert len(expected) == 4
@@ -115,7 +115,7 @@ def test_nothing_that_the_pipeline_can_load(script, four_bands, tmp_path, capsys
     for name in ('a.png', 'b.tif'):
         (broken / name).write_text('no picture')
     assert run_script(script, config, checkpoint, broken, '--out', tmp_path / 'out') == 1
-    assert ': 0 images done, 2 skipped' in capsys.readouterr().out
+    assert '0 images done, 2 skipped' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('script', ['predict', 'analyze'])

@@ -72,7 +72,7 @@ def test_every_script_reads_a_config_with_classes(config, shapes, tmp_path, caps
     capsys.readouterr()
     out = tmp_path / 'out'
     assert run_script('predict', config, checkpoint, *images, '--out', out) == 0
-    assert last_line(capsys) == f'{out}: 1 image done, 0 skipped'
+    assert last_line(capsys) == f'1 image done, 0 skipped; see {out}/vis'
     layer = ('--layers', 'stages.0.blocks.0.attn')
     assert run_script('analyze', config, checkpoint, *images, '--out', out, *layer) == 0
     if not is_detector:  # with a detector, only its backbone would be exported
