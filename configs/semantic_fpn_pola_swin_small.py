@@ -12,7 +12,7 @@ and 255 (`void`) where there is none:
 
     _base_ = __import__('mmpola').__path__[0] + '/.mim/configs/semantic_fpn_pola_swin_small.py'
 
-    metainfo = dict(classes=('road', 'grass'), palette=[[128, 64, 128], [60, 160, 60]])
+    metainfo = dict(classes=('road', 'grass'))
     data = dict(data_root='data/streets/', metainfo=metainfo)
     train = dict(**data, data_prefix=dict(img_path='train', seg_map_path='train_labels'))
     val = dict(**data, data_prefix=dict(img_path='val', seg_map_path='val_labels'))
@@ -43,18 +43,7 @@ _base_ = [
 image_scale = (480, 360)  # (W, H) pixels, the largest that an image is resized to
 crop_size = (128, 128)  # (H, W) pixels
 data_root = 'data/shapes/ade/'
-metainfo = dict(
-    classes=('background', 'circle', 'square', 'triangle', 'star', 'ring', 'cross'),
-    palette=[
-        [120, 120, 120],
-        [200, 60, 60],
-        [60, 60, 200],
-        [60, 160, 60],
-        [220, 200, 60],
-        [160, 60, 200],
-        [60, 200, 200],
-    ],
-)
+metainfo = dict(classes=('background', 'circle', 'square', 'triangle', 'star', 'ring', 'cross'))
 steps = 3000
 channels = 64
 norm_cfg = dict(type='GN', num_groups=8)  # of heads that start from random weights

@@ -1,4 +1,4 @@
-"""What every script does first: check arguments, set variables, report missing extras."""
+"""What every script does first: check arguments, set variables, choose what to report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 from mmpola import commands
-from mmpola.side_effects import name_missing_extras, set_variables
+from mmpola.side_effects import (
+    ignore_warnings_without_effect,
+    name_missing_extras,
+    set_variables,
+)
 
 
 def check_arguments() -> None:
@@ -30,3 +34,4 @@ def check_arguments() -> None:
 check_arguments()
 set_variables()
 name_missing_extras()
+ignore_warnings_without_effect()

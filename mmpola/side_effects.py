@@ -12,8 +12,8 @@ By importing a module:
 In the scripts of `tools/`, which are the commands of `mmpola`:
 
     at the start              variables of OpenMP and `LOCAL_RANK` are set, unless they are already;
-                              `sys.excepthook` names the extra that a missing package belongs to
-    reading images            warnings of mmdet and mmseg about losses and drawn boxes are ignored
+                              `sys.excepthook` names the extra that a missing package belongs to;
+                              warnings about losses, drawn boxes and pinned memory are ignored
     training and testing      processes that are forked end when this one is killed
     while training            `mmpola.PreemptionHook` handles SIGINT, SIGTERM, SIGUSR1 and SIGHUP;
                               processes that are forked end at SIGTERM
@@ -134,9 +134,10 @@ def _name_missing_extra(
     print(f'error: {package} is not installed: {install_command(extra)}', file=sys.stderr)
 
 
-def ignore_warnings_about_images() -> None:
-    """Ignore what mmdet and mmseg warn of where it has no effect."""
+def ignore_warnings_without_effect() -> None:
+    """Ignore what mmdet, mmseg and PyTorch warn of where it has no effect."""
     warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses
+    warnings.filterwarnings('ignore', "'pin_memory' argument is set")  # on a CPU
     warnings.filterwarnings('ignore', 'Warning: The .* is out of bounds')  # of drawn boxes
     warnings.filterwarnings('ignore', 'The shape of value will convert')  # of merged label maps
 

@@ -34,7 +34,6 @@ from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.types import library
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, run_main
-from mmpola.side_effects import ignore_warnings_about_images
 
 
 def parse_args() -> argparse.Namespace:
@@ -62,7 +61,6 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    ignore_warnings_about_images()
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
     built = validate_config(cfg)

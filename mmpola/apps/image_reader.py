@@ -29,7 +29,6 @@ from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, first_line
 from mmpola.pixels import loaded_as_rgb
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
-from mmpola.side_effects import ignore_warnings_about_images
 
 FIRST_IMAGES = 8
 """Number of loaded images that `channels_note` and `sixteen_bits_note` are given."""
@@ -47,7 +46,6 @@ def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
     Raises:
         UsageError: the config cannot be read or has a mistake.
     """
-    ignore_warnings_about_images()
     cfg = load_config(args)
     return cfg, validate_config(cfg)
 
