@@ -8,8 +8,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib import font_manager
 from mmengine.registry import VISUALIZERS
+from mmengine.structures import PixelData
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from mmpola.pixels import class_colours, inputs_as_rgb
@@ -21,7 +24,7 @@ WIDTH = 2400
 """Largest width of a picture in pixels."""
 
 SMALLEST_TILE = 320
-"""Images with shorter sides are enlarged to this many pixels, so that names can be read."""
+"""Images with shorter sides are enlarged to this many pixels or more, so that names can be read."""
 
 CAPTION = 22
 """Height of the line below an image in pixels."""
@@ -52,6 +55,7 @@ def draw_batch(batch: dict[str, Any], preprocessor: Any, dataset: Any) -> Image.
     for image, sample in zip(images, samples, strict=True):
         caption = Path(str(getattr(sample, 'metainfo', {}).get('img_path', ''))).name
         if visualizer is not None:
+            image, sample = enlarged(image, sample)
             with warnings.catch_warnings():
                 warnings.simplefilter('ignore')  # of boxes on the border
                 visualizer.add_datasample('batch', image, sample, draw_gt=True, draw_pred=False)
@@ -77,6 +81,40 @@ def visualizer_of(sample: Any) -> Any:
     if 'gt_sem_seg' in sample:
         return VISUALIZERS.get('mmseg.SegLocalVisualizer')('first_batch', alpha=0.5)
     return None
+
+
+def enlarged(image: NDArray[Any], sample: Any) -> tuple[NDArray[Any], Any]:
+    """Return a small image and its annotations some whole times as large, before names are drawn.
+
+    Args:
+        image: RGB uint8 [H, W, 3].
+        sample: of mmdet or mmseg, with boxes, masks or label maps; it is not changed.
+    """
+    height, width = image.shape[:2]
+    factor = math.ceil(SMALLEST_TILE / min(height, width))
+    if factor == 1:
+        return image, sample
+    height *= factor
+    width *= factor
+    image = np.asarray(Image.fromarray(image).resize((width, height)))
+    sample = sample.clone()
+    if 'gt_instances' in sample:
+        from mmdet.structures.bbox import get_box_tensor
+
+        instances = sample.gt_instances.clone()
+        if 'bboxes' in instances:
+            instances.bboxes = get_box_tensor(instances.bboxes) * factor
+        if 'masks' in instances:
+            instances.masks = instances.masks.resize((height, width))
+        sample.gt_instances = instances
+    for name in ('gt_sem_seg', 'gt_panoptic_seg'):
+        if name in sample:
+            pixels = PixelData()
+            for key, values in sample.get(name).items():  # mmdet's and mmseg's have other keys
+                rows = values.repeat_interleave(factor, -2)
+                pixels.set_data({key: rows.repeat_interleave(factor, -1)})
+            sample.set_data({name: pixels})
+    return image, sample
 
 
 def class_text(sample: Any, classes: list[str], smoothing: float) -> str:

@@ -15,7 +15,7 @@ from mmseg.structures import SegDataSample
 from timm.data import create_transform
 
 from mmpola.classification.preprocessor import ClassificationPreprocessor
-from mmpola.engine.batch_picture import CAPTION, class_text, draw_batch
+from mmpola.engine.batch_picture import CAPTION, class_text, draw_batch, enlarged
 
 MEAN = [123.675, 116.28, 103.53]
 STD = [58.395, 57.12, 57.375]
@@ -76,6 +76,31 @@ def test_label_maps_are_drawn_in_the_colours_of_the_data_set():
     picture = draw_batch(batch, preprocessor, dataset)
     assert has_colour(picture, (100, 10, 105))  # half red, half blue
     assert has_colour(picture, (100, 110, 5))  # half red, half green
+
+
+def test_small_images_are_enlarged_before_names_are_drawn():
+    """Boxes, masks and label maps with them; the batch stays as it is."""
+    image = np.zeros((100, 150, 3), np.uint8)
+    image[20:40, 30:60] = 255
+    mask = np.zeros((1, 100, 150), np.uint8)
+    mask[0, 20:40, 30:60] = 1
+    sample = DetDataSample(metainfo={'img_shape': (100, 150)})
+    sample.gt_instances = InstanceData(
+        bboxes=torch.tensor([[30.0, 20, 60, 40]]),
+        labels=torch.tensor([0]),
+        masks=BitmapMasks(mask, 100, 150),
+    )
+    sample.gt_sem_seg = PixelData(sem_seg=torch.from_numpy(mask))
+    larger, drawn = enlarged(image, sample)
+    assert larger.shape == (400, 600, 3)
+    expected = np.zeros((400, 600), bool)
+    expected[80:160, 120:240] = True
+    assert ((larger[..., 0] > 127) == expected).mean() > 0.99
+    assert drawn.gt_instances.bboxes.tolist() == [[120, 80, 240, 160]]
+    assert (drawn.gt_instances.masks.masks[0] == expected).mean() > 0.99
+    assert np.array_equal(drawn.gt_sem_seg.sem_seg[0], expected)
+    assert sample.gt_instances.bboxes.tolist() == [[30, 20, 60, 40]]
+    assert sample.gt_sem_seg.sem_seg.shape == (1, 100, 150)
 
 
 def test_a_classifier_shows_its_images_and_the_classes_of_mixed_ones():

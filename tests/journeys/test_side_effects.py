@@ -34,7 +34,7 @@ def test_the_docs_say_what_an_import_changes(root):
     )
     found = json.loads(done.stdout)
     scripts = found.pop('mmpola.script')
-    assert sorted(scripts) == ['excepthook', 'variables']
+    assert sorted(scripts) == ['excepthook', 'variables', 'warnings']
     names = [variable.partition('=')[0] for variable in scripts['variables']]
     assert names == list(VARIABLES)
 
