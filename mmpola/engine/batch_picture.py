@@ -99,11 +99,10 @@ def enlarged(image: NDArray[Any], sample: Any) -> tuple[NDArray[Any], Any]:
     image = np.asarray(Image.fromarray(image).resize((width, height)))
     sample = sample.clone()
     if 'gt_instances' in sample:
-        from mmdet.structures.bbox import get_box_tensor
-
         instances = sample.gt_instances.clone()
         if 'bboxes' in instances:
-            instances.bboxes = get_box_tensor(instances.bboxes) * factor
+            boxes = instances.bboxes
+            instances.bboxes = getattr(boxes, 'tensor', boxes) * factor  # HorizontalBoxes
         if 'masks' in instances:
             instances.masks = instances.masks.resize((height, width))
         sample.gt_instances = instances

@@ -8,6 +8,7 @@ import pytest
 import torch
 from mmdet.models.data_preprocessors import DetDataPreprocessor
 from mmdet.structures import DetDataSample
+from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from mmseg.models import SegDataPreProcessor
@@ -78,7 +79,8 @@ def test_label_maps_are_drawn_in_the_colours_of_the_data_set():
     assert has_colour(picture, (100, 110, 5))  # half red, half green
 
 
-def test_small_images_are_enlarged_before_names_are_drawn():
+@pytest.mark.parametrize('boxes', [torch.Tensor, HorizontalBoxes])
+def test_small_images_are_enlarged_before_names_are_drawn(boxes):
     """Boxes, masks and label maps with them; the batch stays as it is."""
     image = np.zeros((100, 150, 3), np.uint8)
     image[20:40, 30:60] = 255
@@ -86,7 +88,7 @@ def test_small_images_are_enlarged_before_names_are_drawn():
     mask[0, 20:40, 30:60] = 1
     sample = DetDataSample(metainfo={'img_shape': (100, 150)})
     sample.gt_instances = InstanceData(
-        bboxes=torch.tensor([[30.0, 20, 60, 40]]),
+        bboxes=boxes([[30.0, 20, 60, 40]]),
         labels=torch.tensor([0]),
         masks=BitmapMasks(mask, 100, 150),
     )
@@ -99,7 +101,7 @@ def test_small_images_are_enlarged_before_names_are_drawn():
     assert drawn.gt_instances.bboxes.tolist() == [[120, 80, 240, 160]]
     assert (drawn.gt_instances.masks.masks[0] == expected).mean() > 0.99
     assert np.array_equal(drawn.gt_sem_seg.sem_seg[0], expected)
-    assert sample.gt_instances.bboxes.tolist() == [[30, 20, 60, 40]]
+    assert sample.gt_instances.bboxes.numpy().tolist() == [[30, 20, 60, 40]]
     assert sample.gt_sem_seg.sem_seg.shape == (1, 100, 150)
 
 
