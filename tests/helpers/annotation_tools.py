@@ -1,4 +1,4 @@
-"""Photographs as labelme and CVAT store them, from a generated data set in COCO's format."""
+"""Photographs as labelme, CVAT and VIA store them, from a generated data set in COCO's format."""
 
 import json
 import shutil
@@ -74,6 +74,35 @@ def write_cvat(coco, folder):
                 points = ';'.join(f'{x},{y}' for x, y in corners(box))
                 ElementTree.SubElement(image, 'polygon', {**common, 'points': points})
     ElementTree.ElementTree(root).write(folder / 'annotations.xml')
+
+
+def write_via(coco, folder, version):
+    """Write photographs and a file of VIA 1 or 2: every second object is a polygon.
+
+    The last photograph has a region without a class.
+    """
+    folder.mkdir(parents=True)
+    entries = {}
+    for file, _, objects in objects_of(coco):
+        shutil.copy(file, folder)
+        regions = []
+        for number, (name, box) in enumerate(objects):
+            xs, ys = zip(*corners(box), strict=True)
+            shape = {'name': 'polygon', 'all_points_x': xs, 'all_points_y': ys}
+            if number % 2 == 0:
+                left, top, right, bottom = box
+                shape = {'name': 'rect', 'x': left, 'y': top}
+                shape.update(width=right - left, height=bottom - top)
+            regions.append({'shape_attributes': shape, 'region_attributes': {'name': name}})
+        entries[f'{file.name}123'] = {'filename': file.name, 'size': 123, 'regions': regions}
+    regions.append({'shape_attributes': shape, 'region_attributes': {}})
+    content = {'_via_settings': {}, '_via_img_metadata': entries}
+    if version == 1:
+        content = entries
+        for entry in entries.values():
+            numbers = map(str, range(len(entry['regions'])))
+            entry['regions'] = dict(zip(numbers, entry['regions'], strict=True))
+    (folder / 'via_region_data.json').write_text(json.dumps(content))
 
 
 def write_converted(coco, path, prefix):

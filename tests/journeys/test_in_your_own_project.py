@@ -105,6 +105,7 @@ def test_every_recipe_is_tested(root):
         'my_boxes.py',
         'longer_and_larger.py',
         'my_coco_boxes.py',
+        'via_to_coco.py',
         'my_scenes.py',
         'my_masks.py',
         'my_labels.py',

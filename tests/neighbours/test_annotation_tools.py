@@ -1,6 +1,7 @@
-"""The converters of docs/in_your_own_project.md, on files as labelme and CVAT write them.
+"""The converters of docs/in_your_own_project.md, on files as labelme, CVAT and VIA write them.
 
-They run where their commands are found; the workflow `neighbours.yml` installs them once a week.
+Those that are packages run where their commands are found; the workflow `neighbours.yml` installs
+them once a week.
 """
 
 import json
@@ -9,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tests.helpers.annotation_tools import CLASSES, objects_of, write_cvat, write_labelme
+from tests.helpers.annotation_tools import CLASSES, objects_of, write_cvat, write_labelme, write_via
 from tests.helpers.pages import block_with, code_blocks
 
 
@@ -69,3 +70,25 @@ def test_datumaro(convert, shapes, tmp_path):
     write_cvat(shapes / 'coco', tmp_path / 'cvat')
     content = convert('datum', 'cvat_coco/annotations/instances_annotations.json')
     assert_right(content, shapes, '')
+
+
+@pytest.mark.parametrize('version', [1, 2])
+def test_via_to_coco(version, root, shapes, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / 'data' / 'bottles'
+    write_via(shapes / 'coco', folder, version)
+    monkeypatch.chdir(tmp_path)
+    blocks = code_blocks(root / 'docs' / 'in_your_own_project.md')
+    exec(block_with(blocks, '# via_to_coco.py'), {})
+    left_out, counts = capsys.readouterr().out.splitlines()
+    assert left_out.endswith('.jpg: left out a region without a class')
+    content = json.loads((folder / 'coco.json').read_text())
+    assert counts == f'{len(content["annotations"])} annotations of {", ".join(CLASSES)}'
+    for entry in content['annotations']:
+        _, _, width, height = entry['bbox']
+        assert entry['area'] == pytest.approx(width * height, abs=width + height)
+        assert len(entry['segmentation'][0]) == 8
+    assert {key for image in content['images'] for key in image} >= {'width', 'height'}
+    found = boxes_by_file(content)
+    for file, _, objects in objects_of(shapes / 'coco'):
+        assert sorted(found.pop(file.name)) == sorted(objects)
+    assert not found
