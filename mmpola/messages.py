@@ -30,13 +30,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: Iterable[object], shown: int | None = 5) -> str:
-    """Join names by commas.
+    """Join names by commas; an empty one is shown as ''.
 
     Args:
         names: the names.
         shown: the number of names before 'and N more'; None for all of them.
     """
-    texts = [str(name) for name in names]
+    texts = [str(name) or "''" for name in names]
     if shown is None or len(texts) <= shown:
         return ', '.join(texts)
     first = ', '.join(texts[:shown])

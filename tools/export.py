@@ -27,7 +27,7 @@ from pathlib import Path
 
 from mmpola.apps.publish.detector_export import export_detector
 from mmpola.apps.publish.evaluated_size import evaluated_size, sides
-from mmpola.apps.publish.export import export, export_model
+from mmpola.apps.publish.export import export, export_model, import_onnx
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.config import add_model_arguments, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_checkpoint_for
@@ -61,6 +61,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    import_onnx()
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
     built = validate_config(cfg)

@@ -1,6 +1,7 @@
 """What the scripts refuse before any work is done, with their messages."""
 
 import re
+import sys
 
 import pytest
 
@@ -29,10 +30,10 @@ def test_missing_data_says_which_folder(refusal, root, tmp_path, monkeypatch):
     headline, *lines, advice = refusal('train', root / CONFIG).splitlines()
     assert headline == f'error: the data is not complete (looked from {tmp_path})'
     assert [line.strip().removesuffix(' [files-missing]') for line in lines] == [
-        'train_dataloader: data/coco/annotations/instances_train2017.json: not found',
-        'train_dataloader: data/coco/train2017: not found',
-        'val_dataloader: data/coco/annotations/instances_val2017.json: not found',
-        'val_dataloader: data/coco/val2017: not found',
+        'train_dataloader: data/coco/annotations/instances_train2017.json: not found (ann_file)',
+        'train_dataloader: data/coco/train2017: not found (data_prefix.img)',
+        'val_dataloader: data/coco/annotations/instances_val2017.json: not found (ann_file)',
+        'val_dataloader: data/coco/val2017: not found (data_prefix.img)',
         'val_evaluator.ann_file: data/coco/annotations/instances_val2017.json: not found',
     ]
     assert 'link it' in advice
@@ -100,3 +101,9 @@ def test_launchers_say_their_usage(run_tool, tool):
     result = run_tool(tool, check=False)
     assert result.returncode == 2
     assert re.fullmatch(rf'usage: bash tools/{tool} .*CONFIG.*\n', result.stdout)
+
+
+def test_a_missing_package_is_named_before_files_are_read(root, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'onnxscript', None)
+    with pytest.raises(ModuleNotFoundError, match='onnxscript'):
+        run_script('export', root / CONFIG, 'none.pth', 'none.onnx')

@@ -66,9 +66,9 @@ def classes_absent(data: Data) -> Iterator[str]:
     """The annotation file has no category of a class of the config."""
     if data.raw is not None and hasattr(data.dataset, 'cat2label'):
         names = [category['name'] for category in data.raw.dataset['categories']]
+        has = f'has the categories {listed(names)}' if names else 'has no categories'
         yield from some(
-            f'{data.place}: classes of the config without a category; set metainfo.classes, the '
-            f'file has {listed(names)}',
+            f'{data.place}: the file {has}; set metainfo.classes, which has others',
             [name for name in data.classes if name not in names],
         )
 

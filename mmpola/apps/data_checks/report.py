@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mmpola.apps.data_checks.read import INSTANCES, PIXELS, SAMPLES, Data, Labels, size_text
 from mmpola.apps.data_checks.table import ERROR, Found
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, counted, listed
 
 ALL_SHOWN = 20
 """The table has a row for every class if there are no more than these."""
@@ -84,7 +84,7 @@ def summary(data: Data) -> str:
         parts.append(f'{share:.1%} of the pixels ignored')
     if data.counted < data.images:
         parts.append(f'counted in {data.counted} of them')
-    parts.append(f'{len(data.classes)} classes')
+    parts.append('1 class' if len(data.classes) == 1 else f'{len(data.classes)} classes')
     if data.loaded.sizes:
         parts.append(f'read at {size_text(data.loaded.sizes)}')
     if not data.is_read:
@@ -102,9 +102,10 @@ def object_parts(data: Data) -> list[str]:
     if data.dropped:
         parts.append(f'{sum(map(len, data.dropped.values())):,} dropped')
     if data.others:
-        parts.append(f'{data.others.total():,} objects of other classes ({listed(data.others)})')
+        others = counted(data.others.total(), 'object')
+        parts.append(f'{others} of other classes ({listed(data.others)})')
     if data.known.empty:
-        parts.append(f'{data.known.empty:,} images without an object')
+        parts.append(f'{counted(data.known.empty, "image")} without an object')
     return parts
 
 

@@ -217,10 +217,18 @@ def random_images(size: tuple[int, ...], channels: int) -> Tensor:
     return 255 * torch.rand(batch, channels, height, width, generator=generator)
 
 
-def record_program(model: ExportModel, sample: Tensor, is_dynamic: bool) -> Any:
-    """Record the model for `sample` [B, C, H, W] as torch.onnx.ONNXProgram."""
+def import_onnx() -> None:
+    """Import the packages of the extra `export`, so that a missing one is reported at once.
+
+    Raises:
+        ModuleNotFoundError: one is not installed.
+    """
+    import onnxruntime  # noqa: F401
     import onnxscript  # noqa: F401  torch.onnx.export needs it
 
+
+def record_program(model: ExportModel, sample: Tensor, is_dynamic: bool) -> Any:
+    """Record the model for `sample` [B, C, H, W] as torch.onnx.ONNXProgram."""
     dynamic_shapes = None
     if is_dynamic:
         dynamic_shapes = {'images': {0: 'batch', 2: 'height', 3: 'width'}}

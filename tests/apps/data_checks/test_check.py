@@ -213,8 +213,8 @@ def test_missing_files_are_named(detection, coco):
     detection.train_dataloader.dataset.data_prefix.img = 'none'
     detection.val_evaluator = [dict(type='CocoMetric', ann_file=f'{coco}/other.json')]
     assert errors(detection, ('train', 'val')) == [
-        ('files-missing', f'train_dataloader: {coco}/none.json: not found'),
-        ('files-missing', f'train_dataloader: {coco}/none: not found'),
+        ('files-missing', f'train_dataloader: {coco}/none.json: not found (ann_file)'),
+        ('files-missing', f'train_dataloader: {coco}/none: not found (data_prefix.img)'),
         ('files-missing', f'val_evaluator.0.ann_file: {coco}/other.json: not found'),
     ]
 

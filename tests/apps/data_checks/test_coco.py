@@ -23,6 +23,18 @@ def test_classes_of_another_data_set(detection, annotations):
         assert text.startswith(f'model.roi_head.{head}.num_classes: expected 80')
 
 
+@pytest.mark.parametrize(
+    ('names', 'has'), [([], 'has no categories'), (['', 'disc'], "has the categories '', disc")]
+)
+def test_a_file_without_names_of_classes(names, has, detection, annotations):
+    """As VIA writes it where an attribute is no list of options, or an option has no name."""
+    annotations['categories'] = [{'id': i, 'name': name} for i, name in enumerate(names, 1)]
+    annotations['annotations'] = []
+    annotations.save()
+    text = dict(errors(detection))['classes-absent']
+    assert f': the file {has}; set metainfo.classes, which has others (6): circle' in text
+
+
 def test_classes_in_another_order_than_the_file(detection, annotations):
     classes = ('square', 'circle', 'triangle', 'star', 'ring', 'cross')
     detection.train_dataloader.dataset.metainfo.classes = classes

@@ -167,7 +167,7 @@ def test_a_blank_behind_the_name_of_a_class(voc):
     assert not warnings(cfg)
     change(root, 'cat<', 'cat <', names='c')
     checked = check_data(cfg, ('train',))
-    assert ', 1 objects of other classes (cat ), ' in checked.lines()[0]
+    assert ', 1 object of other classes (cat ), ' in checked.lines()[0]
     (one,) = checked.found
     assert one.name == 'classes-spelling'
     assert f'first in {root}/Annotations/c.xml' in one.text
