@@ -92,7 +92,8 @@ def enlarged(image: NDArray[Any], sample: Any) -> tuple[NDArray[Any], Any]:
     """
     height, width = image.shape[:2]
     factor = math.ceil(SMALLEST_TILE / min(height, width))
-    if factor == 1:
+    factor = min(factor, WIDTH // max(height, width))  # of a narrow strip
+    if factor <= 1:
         return image, sample
     height *= factor
     width *= factor

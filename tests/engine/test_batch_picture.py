@@ -105,6 +105,12 @@ def test_small_images_are_enlarged_before_names_are_drawn(boxes):
     assert sample.gt_sem_seg.sem_seg.shape == (1, 100, 150)
 
 
+@pytest.mark.parametrize(('size', 'drawn'), [((8, 1000), (16, 2000)), ((8, 3000), (8, 3000))])
+def test_a_narrow_strip_is_not_enlarged_without_end(size, drawn):
+    larger, _ = enlarged(np.zeros((*size, 3), np.uint8), DetDataSample())
+    assert larger.shape == (*drawn, 3)
+
+
 def test_a_classifier_shows_its_images_and_the_classes_of_mixed_ones():
     """timm's transform normalises, not the preprocessor."""
     preprocessor = ClassificationPreprocessor()
