@@ -159,23 +159,15 @@ def files_missing(run: Run) -> Iterator[str]:
     """Annotation files or folders of the config do not exist."""
     for data in run.sets:
         for path in data.absent:
-            yield f'{data.loader}: {path}: not found{key_of(data, path)}'
+            message = f'{data.loader}: {path}: not found'
+            if path in data.keys:
+                message += f' ({data.keys[path]})'
+            yield message
     for split in run.splits:
         for key, node in evaluators(run.cfg, split):
             truth = node.get('ann_file')
             if truth and not Path(truth).exists():
                 yield f'{key}.ann_file: {truth}: not found'
-
-
-def key_of(data: Data, path: Path) -> str:
-    """Return ' (KEY)' with the key of a data set that names a file or folder, '' if none does."""
-    if path == Path(getattr(data.dataset, 'ann_file', None) or ''):
-        return ' (ann_file)'
-    prefixes = getattr(data.dataset, 'data_prefix', None) or {}
-    for name, folder in prefixes.items():
-        if path == Path(folder or ''):
-            return f' (data_prefix.{name})'
-    return ''
 
 
 @check('classes-comma', ERROR, FIRST)

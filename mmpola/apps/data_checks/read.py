@@ -131,6 +131,7 @@ class Data:
         splits: all splits that use it.
         dataset: the data set; None if it could not be built.
         paths: its files and folders.
+        keys: the key of the data set that names each of them.
         absent: those that do not exist.
         error: what it raised when it was built or read.
         raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
@@ -152,6 +153,7 @@ class Data:
     splits: list[str]
     dataset: Any = None
     paths: Sequence[Path] = ()
+    keys: dict[Path, str] = field(default_factory=dict)
     absent: Sequence[Path] = ()
     error: Exception | None = None
     raw: Any = None
@@ -268,7 +270,8 @@ def read(data: Data, is_first: bool) -> None:
         data.error = error
         return
     data.dataset = dataset
-    data.paths = paths_of(dataset)
+    data.keys = keyed_paths(dataset)
+    data.paths = list(data.keys)
     if getattr(dataset, 'backend_args', None) is None:  # the files are on this machine
         data.absent = [path for path in data.paths if not path.exists()]
     if data.absent or not is_first:
@@ -293,11 +296,19 @@ def build(data: Data) -> Any:
     return DATASETS.build(arguments)
 
 
-def paths_of(dataset: Any) -> list[Path]:
-    """List the annotation file and the folders of a built data set."""
-    folders = getattr(dataset, 'data_prefix', None) or {'': getattr(dataset, 'root', '')}
-    names = [getattr(dataset, 'ann_file', ''), *folders.values()]
-    return [Path(name) for name in dict.fromkeys(names) if name]
+def keyed_paths(dataset: Any) -> dict[Path, str]:
+    """Return the annotation file and the folders of a built data set, each with its key."""
+    named = {'ann_file': getattr(dataset, 'ann_file', '')}
+    folders = getattr(dataset, 'data_prefix', None) or {}
+    for name, folder in folders.items():
+        named[f'data_prefix.{name}'] = folder
+    if not folders:
+        named['root'] = getattr(dataset, 'root', '')
+    paths: dict[Path, str] = {}
+    for key, path in named.items():
+        if path:
+            paths.setdefault(Path(path), key)
+    return paths
 
 
 def number_of_samples(data: Data) -> int:

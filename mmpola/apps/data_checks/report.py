@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mmpola.apps.data_checks.read import INSTANCES, PIXELS, SAMPLES, Data, Labels, size_text
 from mmpola.apps.data_checks.table import ERROR, Found
-from mmpola.messages import UsageError, counted, listed
+from mmpola.messages import UsageError, listed
 
 ALL_SHOWN = 20
 """The table has a row for every class if there are no more than these."""
@@ -102,10 +102,12 @@ def object_parts(data: Data) -> list[str]:
     if data.dropped:
         parts.append(f'{sum(map(len, data.dropped.values())):,} dropped')
     if data.others:
-        others = counted(data.others.total(), 'object')
-        parts.append(f'{others} of other classes ({listed(data.others)})')
+        total = data.others.total()
+        noun = 'object' if total == 1 else 'objects'
+        parts.append(f'{total:,} {noun} of other classes ({listed(data.others)})')
     if data.known.empty:
-        parts.append(f'{counted(data.known.empty, "image")} without an object')
+        noun = 'image' if data.known.empty == 1 else 'images'
+        parts.append(f'{data.known.empty:,} {noun} without an object')
     return parts
 
 

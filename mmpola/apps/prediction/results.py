@@ -16,6 +16,9 @@ from torch import Tensor
 INSTANCE_OFFSET = 1000
 """mmdet numbers the segments of a panoptic result label + 1000 * instance; stuff is instance 0."""
 
+SHOWN_CLASSES = 3
+"""Number of classes that the summary of a segmentation names."""
+
 
 def instances_as_json(instances: Any) -> dict[str, Any]:
     """Return a detector's instances as mmdet's DetInferencer writes them.
@@ -83,10 +86,6 @@ def label_map(sem_seg: Tensor, classes: int) -> NDArray[Any]:
     """Return the label of each pixel [H, W] in the smallest dtype for so many classes."""
     labels = sem_seg.cpu().numpy()
     return labels.reshape(labels.shape[-2:]).astype(np.min_scalar_type(classes - 1))
-
-
-SHOWN_CLASSES = 3
-"""Number of classes that the summary of a segmentation names."""
 
 
 def counts_by_class(labels: Tensor, classes: Sequence[str]) -> str:

@@ -124,6 +124,17 @@ def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def load_scaled_means(p_state, D: tl.constexpr, BD: tl.constexpr):
+    """Load the key means [BD] that queries of either sign read, times `product_scale`.
+
+    The scale and its logarithm are returned too.
+    """
+    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
+    scale, log2_scale = product_scale(b_mean_1, b_mean_2)
+    return b_mean_1 * scale, b_mean_2 * scale, scale, log2_scale
+
+
+@triton.jit
 def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
     """Load the entries of a state that queries of either sign read, [BD, BD], and key means [BD].
 
@@ -133,11 +144,10 @@ def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.co
     o_2, _ = read_offsets(1, D, BD)
     b_1 = tl.load(p_state + o_1, mask=mask, other=0.0)
     b_2 = tl.load(p_state + o_2, mask=mask, other=0.0)
-    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
-    scale, log2_scale = product_scale(b_mean_1, b_mean_2)
+    b_mean_1, b_mean_2, scale, log2_scale = load_scaled_means(p_state, D, BD)
     b_1 = round_factor(b_1, PRECISION) * scale
     b_2 = round_factor(b_2, PRECISION) * scale
-    return b_1, b_2, b_mean_1 * scale, b_mean_2 * scale, scale, log2_scale
+    return b_1, b_2, b_mean_1, b_mean_2, scale, log2_scale
 
 
 @triton.jit(do_not_specialize=['heads', 'keys', 'tokens', 'log2_shrink', 'grow'])
@@ -255,10 +265,7 @@ def polarity_attention_power_query_gradient_kernel(
     o_c = tl.arange(0, BC)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     p_state += i_bh * 2 * D * (D + 1)
-    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
-    scale, log2_product_scale = product_scale(b_mean_1, b_mean_2)
-    b_mean_1 *= scale
-    b_mean_2 *= scale
+    b_mean_1, b_mean_2, scale, log2_product_scale = load_scaled_means(p_state, D, BD)
     b_same_1, b_same_2 = load_stream(p_state, 0, D, BD, BC, PRECISION)
     b_opposite_1, b_opposite_2 = load_stream(p_state, 1, D, BD, BC, PRECISION)
     b_same_1 *= scale

@@ -18,7 +18,7 @@ from PIL import Image
 from mmpola.apps import data_checks
 from mmpola.apps.data_checks import Data, check_data
 from mmpola.apps.data_checks.read import Known, Labels
-from mmpola.apps.data_checks.report import table_lines
+from mmpola.apps.data_checks.report import object_parts, table_lines
 from mmpola.apps.data_checks.table import CHECKS
 from mmpola.config_contents import predicted_classes
 from tests.helpers.refusals import errors, only, refusal, warnings
@@ -72,6 +72,19 @@ def test_the_table_of_many_classes():
     assert rows[6].split() == ['class68', '932']
     assert len(rows) == 16
     assert absent == 'train: classes without instances (2): class78, class79'
+
+
+@pytest.mark.parametrize(
+    ('others', 'empty', 'parts'),
+    [
+        (2382, 1200, ['2,382 objects of other classes (cell)', '1,200 images without an object']),
+        (1, 1, ['1 object of other classes (cell)', '1 image without an object']),
+    ],
+)
+def test_numbers_of_objects_and_images(others, empty, parts):
+    known = Known(Labels('instances', Counter({0: 5})), empty=empty)
+    data = Data(Config(), {}, ['train'], others=Counter(cell=others), known=known)
+    assert object_parts(data) == ['5 instances', *parts]
 
 
 def test_class_folders(colours, tmp_path):
