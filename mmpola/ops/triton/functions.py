@@ -5,14 +5,9 @@ per call in a training step. Where something must see the calls (torch.compile, 
 torch.func), operators of torch.library call them: `mmpola::polarity_attention`,
 `mmpola::mix_and_gate` and their gradients. Operators take and return tensors only, neither None nor
 shared memory: a gradient that is not wanted is an empty tensor inside an operator, None outside.
-
-The ten arguments of attention are q, k, v, key_position, the two parameters of the feature map,
-cos, sin, eps and the map's `KIND`. The seven of `mix_and_gate` are `MixAndGateInputs.tensors()` and
-the rows and columns of the grid.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,164 +22,143 @@ from mmpola.ops.triton import mix_and_gate, passes
 Gradients = tuple[Tensor | None, ...]
 
 
-def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Make x's device the current one, on which Triton launches."""
-    if x.is_cuda and x.device.index != torch.cuda.current_device():
-        return torch.cuda.device(x.device)
-    return nullcontext()
+class FusedOperator:
+    """A forward pass with its gradients, as an autograd function and as operators of torch.library.
 
-
-# ---- polarity_attention
-
-
-def attend(inputs: AttentionInputs) -> Tensor:
-    """Compute o [B, N, H, D], differentiable, with as little time on the host as possible."""
-    cos = None
-    sin = None
-    if inputs.rotary is not None:
-        cos, sin = inputs.rotary
-    arguments = (*inputs.tensors(), cos, sin, inputs.eps, inputs.feature_map.KIND)
-    if is_observed(inputs.q):
-        output, _ = polarity_attention_operator(*arguments)
-    elif torch.is_grad_enabled():
-        output = AttentionFunction.apply(*arguments)
-    else:
-        output, _ = attention_forward(*arguments)
-    return output
-
-
-def attention_forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Compute o [B, N, H, D] and the state [B * H, SIZE], which the gradient needs."""
-    with on_device_of(arguments[0]):
-        return passes.forward(*arguments)
-
-
-def attention_backward(*arguments: Any) -> Gradients:
-    """Compute the gradients of the first six arguments."""
-    with on_device_of(arguments[0]):
-        return passes.backward(*arguments)
-
-
-class AttentionFunction(Function):
-    """`attend` in eager mode."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        output = attention_forward(*inputs)
-        keep_for_attention_gradients(ctx, inputs, output)
-        o, _ = output
-        return o
-
-    @staticmethod
-    def backward(ctx: Any, do: Tensor) -> Gradients:
-        return attention_gradients(ctx, do)
-
-
-def keep_for_attention_gradients(
-    ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]
-) -> None:
-    """Save what `attention_gradients` reads."""
-    *tensors, eps, kind = inputs
-    _, state = output
-    ctx.eps = eps
-    ctx.kind = kind
-    ctx.save_for_backward(*tensors, state)
-
-
-def attention_gradients(ctx: Any, do: Tensor) -> Gradients:
-    """Compute the gradients of all ten arguments; None for the last four."""
-    *tensors, state = ctx.saved_tensors
-    wanted = list(ctx.needs_input_grad[:6])
-    arguments = (*tensors, ctx.eps, ctx.kind, do, state, wanted)
-    run = choose_backward(attention_backward, polarity_attention_gradient_operator, do)
-    return (*wanted_only(run(*arguments), wanted), None, None, None, None)
-
-
-# ---- mix_and_gate
-
-
-def mix(inputs: MixAndGateInputs) -> Tensor:
-    """Compute y [B, N, C], differentiable, with as little time on the host as possible."""
-    rows, columns = inputs.grid
-    arguments = (*inputs.tensors(), rows, columns)
-    if is_observed(inputs.attended):
-        return mix_and_gate_operator(*arguments)
-    if torch.is_grad_enabled():
-        return MixAndGateFunction.apply(*arguments)
-    return mixing_forward(*arguments)
-
-
-def mixing_forward(*arguments: Any) -> Tensor:
-    """Compute y [B, N, C]."""
-    with on_device_of(arguments[0]):
-        y, _ = mix_and_gate.forward(*arguments)
-    return y
-
-
-def mixing_backward(*arguments: Any) -> Gradients:
-    """Compute the gradients of the first five arguments."""
-    with on_device_of(arguments[0]):
-        return mix_and_gate.backward(*arguments)
-
-
-class MixAndGateFunction(Function):
-    """`mix` in eager mode."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        with on_device_of(inputs[0]):
-            y, taps = mix_and_gate.forward(*inputs)
-        keep_for_mixing_gradients(ctx, inputs, y, taps)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Gradients:
-        return mixing_gradients(ctx, dy)
-
-
-def keep_for_mixing_gradients(
-    ctx: Any, inputs: tuple[Any, ...], output: Tensor, taps: Tensor | None = None
-) -> None:
-    """Save what `mixing_gradients` reads."""
-    *tensors, rows, columns = inputs
-    ctx.rows = rows
-    ctx.columns = columns
-    ctx.save_for_backward(*tensors, taps)
-
-
-def mixing_gradients(ctx: Any, dy: Tensor) -> Gradients:
-    """Compute the gradients of all seven arguments; that of the grid is None."""
-    *tensors, taps = ctx.saved_tensors
-    wanted = list(ctx.needs_input_grad[:5])
-    arguments = (*tensors, ctx.rows, ctx.columns, dy, taps, wanted)
-    run = choose_backward(mixing_backward, mix_and_gate_gradient_operator, dy)
-    return (*wanted_only(run(*arguments), wanted), None, None)
-
-
-# ---- What the gradients of both share
-
-
-def choose_backward(
-    function: Callable[..., Any], operator: Callable[..., Any], incoming: Tensor
-) -> Callable[..., Any]:
-    """Return the operator if something must see the call, else the function that it runs.
-
-    Raises:
-        RuntimeError: the incoming gradient is batched; the kernels take one at a time.
+    Args:
+        name: the operators are `mmpola::NAME` and `mmpola::NAME_gradient`.
+        schema: of the forward pass's arguments: tensors first, then constants.
+        forward: returns the result, and a tensor without a gradient that the backward pass needs.
+        backward: takes the arguments of `forward`, the result's gradient, that tensor, and which of
+            the gradients are wanted; it returns all gradients, None for some not wanted.
+        allocate: returns uninitialised tensors like those of `forward`.
+        tensors: the number of arguments that are tensors.
+        gradients: the number of them, the first ones, that have gradients.
     """
-    if is_batched(incoming):
-        raise RuntimeError("backend 'triton' has no batched gradients: choose backend='torch'")
-    if torch.is_grad_enabled() or is_observed(incoming):
-        return operator
-    return function
+
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        forward: Callable[..., tuple[Tensor, Tensor]],
+        backward: Callable[..., Gradients],
+        allocate: Callable[..., tuple[Tensor, Tensor]],
+        tensors: int,
+        gradients: int,
+    ) -> None:
+        self.forward = on_its_device(forward)
+        self.backward = on_its_device(backward)
+        self.tensors = tensors
+        self.gradients = gradients
+        self.operator = torch.library.custom_op(
+            f'mmpola::{name}',
+            self.forward,
+            mutates_args=(),
+            schema=f'({schema}) -> (Tensor, Tensor)',
+        )
+        self.operator.register_fake(allocate)
+        self.operator.register_autograd(self.compute_gradients, setup_context=self.set_up)
+        self.gradient_operator = torch.library.custom_op(
+            f'mmpola::{name}_gradient',
+            self.backward_without_none,
+            mutates_args=(),
+            schema=f'({schema}, Tensor gradient, Tensor saved, bool[] wanted) -> Tensor[]',
+        )
+        self.gradient_operator.register_fake(self.allocate_gradients)
+        self.gradient_operator.register_autograd(refuse_second_derivative)
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Compute the result, differentiable, with as little time on the host as possible."""
+        if is_observed(arguments[0]):
+            result, _ = self.operator(*arguments)
+        elif torch.is_grad_enabled():
+            result = EagerFunction.apply(*arguments, self)
+        else:
+            result, _ = self.forward(*arguments)
+        return result
+
+    def save(self, ctx: Any, arguments: Sequence[Any], saved: Tensor) -> None:
+        """Save what `compute_gradients` reads."""
+        ctx.constants = arguments[self.tensors :]
+        ctx.save_for_backward(*arguments[: self.tensors], saved)
+
+    def set_up(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Do what `EagerFunction.forward` does, after `operator` has run."""
+        _, saved = output
+        ctx.mark_non_differentiable(saved)
+        ctx.set_materialize_grads(False)  # else it would have a gradient, a tensor of zeros
+        self.save(ctx, inputs, saved)
+
+    def compute_gradients(self, ctx: Any, gradient: Tensor, _: None = None) -> Gradients:
+        """Compute the gradients of all arguments; None for those that have none, or none wanted.
+
+        Raises:
+            RuntimeError: the incoming gradient is batched; the kernels take one at a time.
+        """
+        if is_batched(gradient):
+            raise RuntimeError("backend 'triton' has no batched gradients: choose backend='torch'")
+        wanted = list(ctx.needs_input_grad[: self.gradients])
+        *tensors, saved = ctx.saved_tensors
+        arguments = (*tensors, *ctx.constants, gradient, saved, wanted)
+        if torch.is_grad_enabled() or is_observed(gradient):
+            gradients = self.gradient_operator(*arguments)
+        else:
+            gradients = self.backward(*arguments)
+        constants = self.tensors - self.gradients + len(ctx.constants)
+        return (*wanted_only(gradients, wanted), *[None] * constants)
+
+    def backward_without_none(self, *arguments: Any) -> list[Tensor]:
+        """Compute the gradients; an empty tensor stands for each that is not wanted."""
+        gradients = []
+        for gradient in wanted_only(self.backward(*arguments), arguments[-1]):
+            gradients.append(arguments[0].new_empty(0) if gradient is None else gradient)
+        return gradients
+
+    def allocate_gradients(self, *arguments: Any) -> list[Tensor]:
+        """Allocate what `backward_without_none` returns."""
+        gradients = []
+        for x, is_wanted in zip(arguments[: self.gradients], arguments[-1], strict=True):
+            if is_wanted and x is not None:
+                gradients.append(torch.empty(x.shape, device=x.device, dtype=x.dtype))
+            else:
+                gradients.append(arguments[0].new_empty(0))
+        return gradients
 
 
-def wanted_only(found: Sequence[Tensor | None], wanted: Sequence[bool]) -> Gradients:
+class EagerFunction(Function):
+    """A `FusedOperator`, the last argument, in eager mode."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        *arguments, ctx.operator = inputs
+        result, saved = ctx.operator.forward(*arguments)
+        ctx.operator.save(ctx, arguments, saved)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:
+        return (*ctx.operator.compute_gradients(ctx, gradient), None)
+
+
+def on_its_device(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `run` with its first argument's device made current, on which Triton launches."""
+
+    def run_there(*arguments: Any) -> Any:
+        x = arguments[0]
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return run(*arguments)
+        return run(*arguments)
+
+    return run_there
+
+
+def wanted_only(gradients: Sequence[Tensor | None], wanted: Sequence[bool]) -> Gradients:
     """Replace gradients that are not wanted by None."""
-    gradients = []
-    for gradient, is_wanted in zip(found, wanted, strict=True):
-        gradients.append(gradient if is_wanted else None)
-    return tuple(gradients)
+    kept = []
+    for gradient, is_wanted in zip(gradients, wanted, strict=True):
+        kept.append(gradient if is_wanted else None)
+    return tuple(kept)
 
 
 def refuse_second_derivative(ctx: Any, *grads: Any) -> None:
@@ -192,100 +166,44 @@ def refuse_second_derivative(ctx: Any, *grads: Any) -> None:
     raise RuntimeError("backend 'triton' has no second derivative: choose backend='torch'")
 
 
-def make_gradient_operator(
-    name: str, schema: str, function: Callable[..., Gradients], tensors: int
-) -> Callable[..., list[Tensor]]:
-    """Make an operator of a function that computes the gradients of its first `tensors` arguments.
-
-    The last argument says which are wanted; the operator returns an empty tensor for the others.
-    """
-
-    def compute(*arguments: Any) -> list[Tensor]:
-        gradients = []
-        for gradient in wanted_only(function(*arguments), arguments[-1]):
-            gradients.append(arguments[0].new_empty(0) if gradient is None else gradient)
-        return gradients
-
-    def allocate(*arguments: Any) -> list[Tensor]:
-        gradients = []
-        for x, is_wanted in zip(arguments[:tensors], arguments[-1], strict=True):
-            if is_wanted and x is not None:
-                gradients.append(torch.empty(x.shape, device=x.device, dtype=x.dtype))
-            else:
-                gradients.append(arguments[0].new_empty(0))
-        return gradients
-
-    operator = torch.library.custom_op(name, compute, mutates_args=(), schema=schema)
-    operator.register_fake(allocate)
-    operator.register_autograd(refuse_second_derivative)
-    return operator
+# ---- The two operators
 
 
-# ---- Operators of torch.library
+def attend(inputs: AttentionInputs) -> Tensor:
+    """Compute o [B, N, H, D]."""
+    cos = None
+    sin = None
+    if inputs.rotary is not None:
+        cos, sin = inputs.rotary
+    return attention(*inputs.tensors(), cos, sin, inputs.eps, inputs.feature_map.KIND)
 
-ATTENTION_ARGUMENTS = (
+
+def mix(inputs: MixAndGateInputs) -> Tensor:
+    """Compute y [B, N, C]."""
+    rows, columns = inputs.grid
+    return mixing(*inputs.tensors(), rows, columns)
+
+
+attention = FusedOperator(
+    'polarity_attention',
     'Tensor q, Tensor k, Tensor v, Tensor? key_position, Tensor exponent_or_same, '
-    'Tensor? scale_or_opposite, Tensor? cos, Tensor? sin, float eps, str kind'
+    'Tensor? scale_or_opposite, Tensor? cos, Tensor? sin, float eps, str kind',
+    passes.forward,
+    passes.backward,
+    passes.allocate,
+    tensors=8,
+    gradients=6,
 )
-polarity_attention_operator = torch.library.custom_op(
-    'mmpola::polarity_attention',
-    attention_forward,
-    mutates_args=(),
-    schema=f'({ATTENTION_ARGUMENTS}) -> (Tensor, Tensor)',
-)
-polarity_attention_gradient_operator = make_gradient_operator(
-    'mmpola::polarity_attention_gradient',
-    f'({ATTENTION_ARGUMENTS}, Tensor do, Tensor state, bool[] wanted) -> Tensor[]',
-    attention_backward,
-    tensors=6,
-)
-
-
-@polarity_attention_operator.register_fake
-def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    batch, _, heads, dim = q.shape
-    size = passes.state_size(others[-1], dim)
-    state = torch.empty(batch * heads, size, device=q.device, dtype=torch.float32)
-    return torch.empty(q.shape, device=q.device, dtype=q.dtype), state
-
-
-def _setup_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, state = output
-    ctx.mark_non_differentiable(state)
-    ctx.set_materialize_grads(False)  # else the state's gradient would be a tensor of zeros
-    keep_for_attention_gradients(ctx, inputs, output)
-
-
-def _attention_gradients(ctx: Any, do: Tensor, d_state: None) -> Gradients:
-    return attention_gradients(ctx, do)
-
-
-polarity_attention_operator.register_autograd(_attention_gradients, setup_context=_setup_attention)
-
-MIXING_ARGUMENTS = (
+mixing = FusedOperator(
+    'mix_and_gate',
     'Tensor attended, Tensor values, Tensor gate, Tensor weight, Tensor? bias, '
-    'SymInt rows, SymInt columns'
-)
-mix_and_gate_operator = torch.library.custom_op(
-    'mmpola::mix_and_gate',
-    mixing_forward,
-    mutates_args=(),
-    schema=f'({MIXING_ARGUMENTS}) -> Tensor',
-)
-mix_and_gate_gradient_operator = make_gradient_operator(
-    'mmpola::mix_and_gate_gradient',
-    f'({MIXING_ARGUMENTS}, Tensor dy, Tensor? taps, bool[] wanted) -> Tensor[]',
-    mixing_backward,
+    'SymInt rows, SymInt columns',
+    mix_and_gate.forward,
+    mix_and_gate.backward,
+    mix_and_gate.allocate,
     tensors=5,
+    gradients=5,
 )
-
-
-@mix_and_gate_operator.register_fake
-def _(attended: Tensor, values: Tensor, gate: Tensor, *others: Any) -> Tensor:
-    return torch.empty(gate.shape, device=attended.device, dtype=attended.dtype)
-
-
-mix_and_gate_operator.register_autograd(mixing_gradients, setup_context=keep_for_mixing_gradients)
 
 
 # ---- FLOPs, for torch.utils.flop_counter, which passes shapes instead of tensors

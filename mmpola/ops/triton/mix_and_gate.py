@@ -368,13 +368,23 @@ def forward(
     rows: int,
     columns: int,
 ) -> tuple[Tensor, Tensor]:
-    """Compute y [B, N, C] (E14), and return `taps_of` the weight too."""
+    """Compute y [B, N, C] (E14) and the weight as taps [k, k, D or C], channels adjacent."""
+    # Always a copy: operators of torch.library may not return the memory of an argument
+    taps = weight.squeeze(1).permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
     attended = with_unit_stride(attended)
     values = with_unit_stride(values)
     gate = with_unit_stride(gate)
-    taps = taps_of(weight)
     y, _ = launch_mix_and_gate(values, taps, bias, attended, gate, (rows, columns))
     return y, taps
+
+
+def allocate(
+    attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, *others: Any
+) -> tuple[Tensor, Tensor]:
+    """Allocate what `forward` returns."""
+    channels, _, height, width = weight.shape
+    y = torch.empty(gate.shape, device=attended.device, dtype=attended.dtype)
+    return y, weight.new_empty(height, width, channels)
 
 
 def backward(
@@ -386,19 +396,14 @@ def backward(
     rows: int,
     columns: int,
     dy: Tensor,
-    taps: Tensor | None,
+    taps: Tensor,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of the five tensors (E19); most are None if not wanted.
-
-    `taps`, if given, are those that `forward` has returned.
-    """
+    """Compute the gradients of the five tensors (E19); most are None if not wanted."""
     attended = with_unit_stride(attended)
     values = with_unit_stride(values)
     gate = with_unit_stride(gate)
     dy = with_unit_stride(dy)
-    if taps is None:
-        taps = taps_of(weight)
     grid = (rows, columns)
     _, wants_values, wants_gate, wants_weight, wants_bias = wanted
     dg = None
@@ -425,8 +430,3 @@ def with_unit_stride(x: Tensor) -> Tensor:
     if x.stride(-1) == 1:
         return x
     return x.contiguous()
-
-
-def taps_of(weight: Tensor) -> Tensor:
-    """Return the weight [D or C, 1, k, k] as [k, k, D or C]: channels adjacent, as in tokens."""
-    return weight.squeeze(1).permute(1, 2, 0).contiguous()

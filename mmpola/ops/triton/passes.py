@@ -243,6 +243,12 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     return compute_output(call, state), state
 
 
+def allocate(q: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    """Allocate what `forward` returns."""
+    batch, _, heads, dim = q.shape
+    return like(q), floats(q, batch * heads, state_size(others[-1], dim))
+
+
 def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     """Compute the gradients of the first six arguments (E15-E18a), None if not wanted.
 
