@@ -104,8 +104,8 @@ class FusedOperator:
             gradients = self.gradient_operator(*arguments)
         else:
             gradients = self.backward(*arguments)
-        constants = self.tensors - self.gradients + len(ctx.constants)
-        return (*wanted_only(gradients, wanted), *[None] * constants)
+        without_gradient = self.tensors - self.gradients + len(ctx.constants)
+        return (*wanted_only(gradients, wanted), *[None] * without_gradient)
 
     def backward_without_none(self, *arguments: Any) -> list[Tensor]:
         """Compute the gradients; an empty tensor stands for each that is not wanted."""
