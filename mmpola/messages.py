@@ -14,6 +14,9 @@ except ModuleNotFoundError:
 CTRL_C = 130
 """Exit status after Ctrl-C, as in shells."""
 
+OTHER_FORMATS = 'Files of VIA, labelme and CVAT are converted first: docs/in_your_own_project.md'
+"""What to do with annotations that are not in COCO's format."""
+
 FOR_THE_USER = 'mmpola_for_the_user'
 """Attribute of log records that a training run shows on the screen from its start on."""
 

@@ -17,7 +17,7 @@ from typing import Any
 from mmpola.cache import complete_folder
 from mmpola.checkpoint.write import write_together
 from mmpola.classification.class_folders import ClassFolders
-from mmpola.messages import UsageError
+from mmpola.messages import OTHER_FORMATS, UsageError
 
 Counts = dict[str, int]
 """Number of images by split."""
@@ -89,7 +89,7 @@ def _split_coco(source: Path, out: Path, shares: Mapping[str, float]) -> Counts:
         annotations = [(entry['image_id'], entry) for entry in content['annotations']]
     except (ValueError, KeyError, TypeError) as error:
         rule = "expected a file in COCO's format, with images and annotations"
-        raise UsageError(f'{source}: {rule}, got {error!r}') from error
+        raise UsageError(f'{source}: {rule}, got {error!r}. {OTHER_FORMATS}') from error
     written = {}
     counts = {}
     for name, members in divide(set(files.values()), shares, source).items():

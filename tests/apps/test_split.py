@@ -9,7 +9,7 @@ import pytest
 
 from mmpola.apps.split import divide, split_images
 from mmpola.classification.class_folders import ClassFolders
-from mmpola.messages import UsageError
+from mmpola.messages import OTHER_FORMATS, UsageError
 from tests.helpers.training import write_images
 from tools.split import main
 
@@ -101,8 +101,9 @@ def test_a_photograph_that_a_coco_file_lists_twice_is_in_one_split(tmp_path):
 @pytest.mark.parametrize('text', ['[]', '{"images": []}', '{', '{"images": 3, "annotations": []}'])
 def test_a_file_that_is_not_in_cocos_format(text, tmp_path):
     (tmp_path / 'all.json').write_text(text)
-    with pytest.raises(UsageError, match=r"all\.json: expected a file in COCO's format"):
+    with pytest.raises(UsageError, match=r"all\.json: expected a file in COCO's format") as raised:
         split_images(tmp_path / 'all.json', tmp_path / 'out', SHARES, '.jpg')
+    assert str(raised.value).endswith(OTHER_FORMATS)
     assert not (tmp_path / 'out').exists()
 
 

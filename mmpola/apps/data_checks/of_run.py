@@ -49,7 +49,7 @@ from mmpola.config_contents import (
 )
 from mmpola.engine.advice import length_advice
 from mmpola.engine.validate import unwrapped
-from mmpola.messages import UsageError, first_line, listed
+from mmpola.messages import OTHER_FORMATS, UsageError, first_line, listed
 
 APART = 1.5
 """Sides of images may be so many times larger or smaller in evaluation than in training."""
@@ -192,23 +192,33 @@ def unreadable(run: Run) -> Iterator[str]:
         elif data.error is not None:
             message = '; '.join(str(data.error).strip().splitlines())
             reason = f'{data.kind} cannot read it ({type(data.error).__name__}: {message})'
-            wrong = unreadable_annotations(data)
+            wrong = unreadable_entries(data)
             if wrong:
-                reason = f'annotations that training cannot read ({len(wrong)}): {listed(wrong)}'
+                reason = f'entries that training cannot read ({len(wrong)}): {listed(wrong)}'
+            elif data.place.endswith('.json') and isinstance(
+                data.error, (KeyError, AssertionError)
+            ):
+                reason += f"; expected a file in COCO's format. {OTHER_FORMATS}"
             yield f'{data.file or data.place}: {reason}'
 
 
-def unreadable_annotations(data: Data) -> list[str]:
-    """Name the annotations of a file that a data set cannot read, with the reason."""
+def unreadable_entries(data: Data) -> list[str]:
+    """Name the images and annotations of a file that a data set cannot read, with the reason."""
     found: list[str] = []
     if data.raw is None or data.dataset is None:
         return found
     for key, image in data.raw.imgs.items():
+        raw_image = {**image, 'img_id': key}
+        try:
+            data.dataset.parse_data_info({'raw_img_info': raw_image, 'raw_ann_info': []})
+        except Exception as error:  # whatever a data set raises about a field
+            found.append(f'image {image.get("file_name", key)} ({first_line(error)})')
+            continue
         for annotation in data.raw.imgToAnns.get(key, []):
-            raw = {'raw_img_info': {**image, 'img_id': key}, 'raw_ann_info': [annotation]}
+            raw = {'raw_img_info': raw_image, 'raw_ann_info': [annotation]}
             try:
                 data.dataset.parse_data_info(raw)
-            except Exception as error:  # whatever a data set raises about a field
+            except Exception as error:  # as above
                 found.append(f'id {annotation.get("id")} ({first_line(error)})')
     return found
 

@@ -9,6 +9,7 @@ from mmdet.datasets import CocoDataset
 from PIL import Image
 
 from mmpola.apps.data_checks import check_data
+from mmpola.messages import OTHER_FORMATS
 from tests.helpers.refusals import errors, only, warnings
 
 
@@ -208,6 +209,19 @@ def test_other_files(content, detection, annotations):
     annotations.path.write_text(content)
     text = only(errors(detection), 'unreadable')
     assert text.startswith(f'{annotations.path}: CocoDataset cannot read it (')
+    is_json_of_others = content in ('[]', '{}')
+    assert text.endswith("expected a file in COCO's format. " + OTHER_FORMATS) == is_json_of_others
+
+
+def test_an_image_without_a_height(detection, annotations):
+    image = annotations['images'][1]
+    del image['height']
+    annotations.save()
+    text = only(errors(detection), 'unreadable')
+    name = image['file_name']
+    assert text.endswith(
+        f"entries that training cannot read (1): image {name} (KeyError: 'height')"
+    )
 
 
 def test_images(detection, annotations, coco):
