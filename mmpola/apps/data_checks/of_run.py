@@ -193,11 +193,10 @@ def unreadable(run: Run) -> Iterator[str]:
             message = '; '.join(str(data.error).strip().splitlines())
             reason = f'{data.kind} cannot read it ({type(data.error).__name__}: {message})'
             wrong = unreadable_entries(data)
+            is_of_other_format = isinstance(data.error, (KeyError, AssertionError))
             if wrong:
                 reason = f'entries that training cannot read ({len(wrong)}): {listed(wrong)}'
-            elif data.place.endswith('.json') and isinstance(
-                data.error, (KeyError, AssertionError)
-            ):
+            elif is_of_other_format and data.place.endswith('.json'):
                 reason += f"; expected a file in COCO's format. {OTHER_FORMATS}"
             yield f'{data.file or data.place}: {reason}'
 
@@ -209,18 +208,24 @@ def unreadable_entries(data: Data) -> list[str]:
         return found
     for key, image in data.raw.imgs.items():
         raw_image = {**image, 'img_id': key}
-        try:
-            data.dataset.parse_data_info({'raw_img_info': raw_image, 'raw_ann_info': []})
-        except Exception as error:  # whatever a data set raises about a field
-            found.append(f'image {image.get("file_name", key)} ({first_line(error)})')
+        failure = parsing_failure(data.dataset, raw_image, [])
+        if failure:
+            found.append(f'image {image.get("file_name", key)} ({failure})')
             continue
         for annotation in data.raw.imgToAnns.get(key, []):
-            raw = {'raw_img_info': raw_image, 'raw_ann_info': [annotation]}
-            try:
-                data.dataset.parse_data_info(raw)
-            except Exception as error:  # as above
-                found.append(f'id {annotation.get("id")} ({first_line(error)})')
+            failure = parsing_failure(data.dataset, raw_image, [annotation])
+            if failure:
+                found.append(f'id {annotation.get("id")} ({failure})')
     return found
+
+
+def parsing_failure(dataset: Any, image: dict[str, Any], annotations: list[Any]) -> str:
+    """Return the error of a data set that parses an image with some annotations, or ''."""
+    try:
+        dataset.parse_data_info({'raw_img_info': image, 'raw_ann_info': annotations})
+    except Exception as error:  # whatever a data set raises about a field
+        return first_line(error)
+    return ''
 
 
 # All data sets together, and the model.

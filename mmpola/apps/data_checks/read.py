@@ -130,9 +130,8 @@ class Data:
         config: the part of it that describes the data set.
         splits: all splits that use it.
         dataset: the data set; None if it could not be built.
-        paths: its files and folders.
-        keys: the key of the data set that names each of them.
-        absent: those that do not exist.
+        keys: the key of the data set that names each of its files and folders.
+        absent: files and folders that do not exist.
         error: what it raised when it was built or read.
         raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
         unfiltered: number of samples before `filter_cfg` and `indices`; -1 before they are known.
@@ -152,7 +151,6 @@ class Data:
     config: dict[str, Any]
     splits: list[str]
     dataset: Any = None
-    paths: Sequence[Path] = ()
     keys: dict[Path, str] = field(default_factory=dict)
     absent: Sequence[Path] = ()
     error: Exception | None = None
@@ -177,6 +175,11 @@ class Data:
     def loader(self) -> str:
         """Config key of its (first) data loader."""
         return f'{self.splits[0]}_dataloader'
+
+    @property
+    def paths(self) -> list[Path]:
+        """Its annotation file, if it has one, and its folders."""
+        return list(self.keys)
 
     @property
     def place(self) -> str:
@@ -271,7 +274,6 @@ def read(data: Data, is_first: bool) -> None:
         return
     data.dataset = dataset
     data.keys = keyed_paths(dataset)
-    data.paths = list(data.keys)
     if getattr(dataset, 'backend_args', None) is None:  # the files are on this machine
         data.absent = [path for path in data.paths if not path.exists()]
     if data.absent or not is_first:
