@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import NamedTuple
 
@@ -53,6 +54,18 @@ def any_process(condition: bool) -> bool:
     flag = torch.tensor(int(condition), device=get_device())
     all_reduce(flag, op='max')
     return bool(flag)
+
+
+def leave_process_group() -> None:
+    """Destroy the process group of a run that has ended well, if there is one.
+
+    Its threads would else run until Python has been torn down, and now and then abort the process
+    then. They end here unless something still holds the runner or its model. After an exception
+    this could wait forever for the other processes.
+    """
+    if torch.distributed.is_initialized():
+        gc.collect()
+        torch.distributed.destroy_process_group()
 
 
 def is_killed_worker(error: BaseException) -> bool:

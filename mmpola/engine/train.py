@@ -17,7 +17,7 @@ from mmpola.checkpoint.init_cfg import check_pretrained, pretrained_files, remov
 from mmpola.config_contents import class_list_problem, type_name
 from mmpola.engine.hooks.forget import ForgetHook
 from mmpola.engine.hooks.resumed import ResumedHook
-from mmpola.engine.processes import place
+from mmpola.engine.processes import leave_process_group, place
 from mmpola.engine.runner import Runner
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
@@ -154,6 +154,8 @@ def train(
         log_to_file(runner, printed)
         count_accumulation(runner)
         runner.train()
+        del runner  # holds the process group
+    leave_process_group()
 
 
 def evaluate(
@@ -171,6 +173,8 @@ def evaluate(
     runner = build_runner(cfg, [StartHook(checkpoint.weights), comparison])
     log_to_file(runner, printed)
     metrics: dict[str, float] = runner.test()
+    del runner  # holds the process group
+    leave_process_group()
     return metrics
 
 

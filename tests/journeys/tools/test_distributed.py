@@ -9,7 +9,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 RECORDER = """
+import atexit
 import json
+import os
+from pathlib import Path
 from mmengine.config import config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
@@ -23,6 +26,11 @@ class RankRecorder(Hook):
         with open(f'{runner.work_dir}/rank{runner.rank}.jsonl', 'a') as file:
             line = {'images': len(data_batch['inputs']), 'weights': weights}
             file.write(json.dumps(line) + '\\n')
+
+@atexit.register
+def record_threads():
+    names = [file.read_text() for file in Path('/proc/self/task').glob('*/comm')]
+    Path(__file__).with_name(f'threads{os.environ["RANK"]}.txt').write_text(''.join(names))
 
 @HOOKS.register_module()
 class FailsInOne(Hook):
@@ -73,10 +81,24 @@ def test_two_processes_train_and_evaluate_a_segmenter(
     checkpoint = work / 'iter_4.pth'
     tensors = torch.load(checkpoint, map_location='cpu', weights_only=True)['state_dict'].values()
     assert all(torch.isfinite(x).all() for x in tensors)
+    assert threads_at_exit(tmp_path) == {0: [], 1: []}
     output = run_tool(
         'dist_test.sh', config, checkpoint, 2, '--work-dir', tmp_path / 'tested'
     ).stdout
     assert 'mIoU: ' in output
+    assert threads_at_exit(tmp_path) == {0: [], 1: []}
+
+
+def threads_at_exit(folder):
+    """Return the names of the process group's threads at the exit of each process, by rank.
+
+    One that needs Python while it is torn down aborts the process, after all work is done.
+    """
+    files = {rank: folder / f'threads{rank}.txt' for rank in (0, 1)}
+    names = {rank: file.read_text().splitlines() for rank, file in files.items()}
+    for file in files.values():
+        file.unlink()
+    return {rank: [name for name in names[rank] if 'gloo' in name] for rank in names}
 
 
 @pytest.mark.slow
