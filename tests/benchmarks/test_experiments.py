@@ -442,6 +442,25 @@ def test_recipes_and_the_page_on_boxes_print_the_collected_results():
         assert re.search(rf'{metric} (is )?{min(cells):.2f} to {max(cells):.2f}', page)
 
 
+def test_prose_on_the_pretrained_start_prints_the_collected_results():
+    found = load(RESULTS)
+
+    def scores(variant, metric):
+        return [found[f'{variant}-{seed}']['test'][metric] for seed in SEEDS]
+
+    short = ' '.join(report.PAGE.read_text().split())
+    for variant, random, metric, sentence in (
+        ('raccoons', 'raccoons_random', 'AP', 'raccoons reaches AP {:.0f} instead of {:.0f},'),
+        ('segment', 'segment_pola_swin', 'mIoU', 'of streets mIoU {:.0f} instead of {:.0f},'),
+        ('digits', 'digits_random', 'accuracy', 'digits {:.0f} % instead of {:.0f},'),
+    ):
+        means = [np.mean(scores(name, metric)) for name in (variant, random)]
+        assert sentence.format(*means) in short
+    raccoons = scores('raccoons', 'AP')
+    reached = f'{np.mean(raccoons):.1f} ({min(raccoons):.1f} to {max(raccoons):.1f})'
+    assert f'`pola_swin_nano` reaches {reached}' in (ROOT / 'docs' / 'weights.md').read_text()
+
+
 def test_weights_of_two_runs_are_compared_bit_for_bit(tmp_path):
     weights = {'w': torch.randn(3)}
     for name, change in (('first', 0.0), ('second', 0.0), ('third', 1e-7)):
