@@ -26,10 +26,10 @@ class UsageError(Exception):
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with a regular noun in singular or plural: '1 image', '2 images'."""
+    """Return a number with a regular noun in singular or plural: '1 image', '2,000 images'."""
     if number == 1:
         return f'{number} {noun}'
-    return f'{number} {noun}s'
+    return f'{number:,} {noun}s'
 
 
 def listed(names: Iterable[object], shown: int | None = 5) -> str:

@@ -29,6 +29,7 @@ def test_other_errors_are_raised():
 
 def test_parts_of_messages():
     assert [counted(number, 'image') for number in (0, 1, 2)] == ['0 images', '1 image', '2 images']
+    assert counted(2000, 'image') == '2,000 images'
     assert listed(range(6)) == '0, 1, 2, 3, 4 and 1 more'
     assert listed(range(6), None) == '0, 1, 2, 3, 4, 5'
     assert first_line(ValueError('one\ntwo')) == 'ValueError: one'

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mmpola.apps.data_checks.read import INSTANCES, PIXELS, SAMPLES, Data, Labels, size_text
 from mmpola.apps.data_checks.table import ERROR, Found
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, counted, listed
 
 ALL_SHOWN = 20
 """The table has a row for every class if there are no more than these."""
@@ -74,7 +74,7 @@ def table_lines(sets: Sequence[Data]) -> list[str]:
 def summary(data: Data) -> str:
     """Return the line of a data set: how much it holds, and where it is."""
     labels = data.labels
-    parts = [f'{data.images:,} {"samples" if labels.unit == SAMPLES else "images"}']
+    parts = [counted(data.images, 'sample' if labels.unit == SAMPLES else 'image')]
     if data.images < data.listed:
         parts[0] += f' of {data.listed:,} (the others are left out by filter_cfg or indices)'
     if labels.unit == INSTANCES:
@@ -96,18 +96,16 @@ def summary(data: Data) -> str:
 def object_parts(data: Data) -> list[str]:
     """Return how many objects there are, and which training does not learn from."""
     labels = data.labels
-    parts = [f'{labels.total:,} instances']
+    parts = [counted(labels.total, 'instance')]
     if labels.ignored:
         parts.append(f'{labels.ignored:,} ignored')
     if data.dropped:
         parts.append(f'{sum(map(len, data.dropped.values())):,} dropped')
     if data.others:
-        total = data.others.total()
-        noun = 'object' if total == 1 else 'objects'
-        parts.append(f'{total:,} {noun} of other classes ({listed(data.others)})')
+        total = counted(data.others.total(), 'object')
+        parts.append(f'{total} of other classes ({listed(data.others)})')
     if data.known.empty:
-        noun = 'image' if data.known.empty == 1 else 'images'
-        parts.append(f'{data.known.empty:,} {noun} without an object')
+        parts.append(f'{counted(data.known.empty, "image")} without an object')
     return parts
 
 
