@@ -18,5 +18,4 @@ default_hooks = dict(
         momentum=1.8e-4,  # the authors' decay is 0.99982
         update_buffers=True,
     ),
-    buffers=dict(type='mmpola.MeanBuffersHook'),
 )

@@ -19,7 +19,8 @@ from mmpola.engine.screen import Screen, ScreenHook, prints_logged
 from mmpola.engine.types import type_class
 
 FIRST_BATCH = 'first_batch'
-"""Key in `default_hooks` of the hook of every run that draws; a config leaves it out by None."""
+BUFFERS = 'buffers'
+"""Keys in `default_hooks` of hooks of every run; a config leaves one out by None."""
 
 
 class Runner(mmengine.runner.Runner):
@@ -63,10 +64,15 @@ class Runner(mmengine.runner.Runner):
         return logger
 
     def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
-        """Register the hooks of the config and those of every run: try, draw and report."""
-        hooks = {FIRST_BATCH: {'type': 'mmpola.FirstBatchHook'}, **(default_hooks or {})}
-        if hooks[FIRST_BATCH] is None:  # MMEngine takes None for its own hooks only
-            del hooks[FIRST_BATCH]
+        """Register the hooks of the config and those of every run: average, try, draw, report."""
+        hooks = {
+            FIRST_BATCH: {'type': 'mmpola.FirstBatchHook'},
+            BUFFERS: {'type': 'mmpola.MeanBuffersHook'},
+            **(default_hooks or {}),
+        }
+        for key in (FIRST_BATCH, BUFFERS):
+            if hooks[key] is None:  # MMEngine takes None for its own hooks only
+                del hooks[key]
         super().register_hooks(hooks, custom_hooks)
         self.register_hook(TrialHook())
         self.register_hook(ScreenHook(self._screen))

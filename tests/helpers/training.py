@@ -229,8 +229,7 @@ def interrupt_and_resume(folder, step, config):
 def distribute(cfg):
     """Prepare a config for this process group, without a GPU.
 
-    SyncBN needs a GPU. It keeps its statistics equal in all processes; GN, which takes its place,
-    has none.
+    SyncBN needs a GPU. BN takes its place, as it does in a run on several processes without one.
     """
     cfg.launcher = 'pytorch'
     cfg.model_wrapper_cfg = {
@@ -241,5 +240,5 @@ def distribute(cfg):
     cfg.default_hooks.preemption.interval = 1
     for _, node in nodes(cfg.model, 'model'):
         if node.get('type') == 'SyncBN':
-            node.update(type='GN', num_groups=4)
+            node.update(type='BN')
     return cfg

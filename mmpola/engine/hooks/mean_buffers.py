@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmengine.dist import all_reduce_params
-from mmengine.hooks import EMAHook, SyncBuffersHook
+from mmengine.dist import all_reduce_params, get_world_size
+from mmengine.hooks import Hook
+from torch.nn import SyncBatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 
-class MeanBuffersHook(SyncBuffersHook):
-    """MMEngine's SyncBuffersHook, which also averages the buffers of the EMA.
+class MeanBuffersHook(Hook):
+    """After every training step, averages the running statistics of norms over all processes.
 
-    The buffers are the running statistics of BatchNorm. Each process computes its own and rank 0
-    saves its own, so without this hook the saved model is not the one that was evaluated. As in
-    SyncBuffersHook, they are averaged after every epoch, and in iteration-based training before
-    every validation.
+    Each process computes them from its own images. Rank 0 saves its own, so without this hook
+    validation, in which every process uses its own, scores a model that is in no checkpoint.
+    SyncBN's are equal already, and frozen ones stay so. A run of `mmpola.engine.runner.Runner` has
+    this hook; `default_hooks=dict(buffers=None)` leaves it out.
     """
 
-    priority = 'LOW'  # after EMAHook, before the checkpoint is written
+    priority = 'VERY_HIGH'  # before EMAHook, which may average the buffers over the steps
 
-    def before_val_epoch(self, runner: Any) -> None:
-        """Average the buffers unless this was done after the training epoch."""
-        if not self.called_in_train:
-            self._average_ema_buffers(runner)
-        super().before_val_epoch(runner)
-
-    def after_train_epoch(self, runner: Any) -> None:
-        """Average the buffers."""
-        self._average_ema_buffers(runner)
-        super().after_train_epoch(runner)
-
-    def _average_ema_buffers(self, runner: Any) -> None:
-        if not self.distributed:
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        """Average the statistics that the step has changed."""
+        if get_world_size() == 1:
             return
-        for hook in runner.hooks:
-            if isinstance(hook, EMAHook):
-                all_reduce_params(hook.ema_model.buffers(), op='mean')
+        statistics = []
+        for module in runner.model.modules():
+            own = isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm)
+            if own and module.training and module.running_mean is not None:
+                statistics += [module.running_mean, module.running_var]
+        if statistics:
+            all_reduce_params(statistics, op='mean')

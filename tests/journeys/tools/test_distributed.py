@@ -54,24 +54,29 @@ custom_hooks = [dict(type='RankRecorder')]
 def test_two_processes_train_and_evaluate_a_segmenter(
     tiny_segmentation, run_tool, tmp_path, monkeypatch
 ):
-    """Both have the same weights after every step; SyncBN is replaced, because there is no GPU."""
+    """Both have the same weights after every step; SyncBN is replaced, because there is no GPU.
+
+    The config has hooks of MMEngine only. Validation scores what the checkpoint has, statistics of
+    BatchNorm included.
+    """
     (tmp_path / 'rank_recorder.py').write_text(RECORDER)
     monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=':')
     config = tmp_path / 'recorded.py'
     work = tmp_path / 'work'
-    config.write_text(RECORDED.format(base=str(tiny_segmentation)))
-    options = [
-        'train_cfg.max_iters=4',
-        'train_cfg.val_interval=2',
-        'default_hooks.logger.interval=2',
-    ]
-    options += ['default_hooks.checkpoint.interval=2']
+    hooks = (
+        "checkpoint = dict(type='CheckpointHook', by_epoch=False, interval=2)\n"
+        "logger = dict(type='LoggerHook', interval=2)\n"
+        'default_hooks = dict(_delete_=True, checkpoint=checkpoint, logger=logger)\n'
+    )
+    config.write_text(RECORDED.format(base=str(tiny_segmentation)) + hooks)
+    options = ['train_cfg.max_iters=4', 'train_cfg.val_interval=2']
     output = run_tool(
         'dist_train.sh', config, 2, '--work-dir', work, '--cfg-options', *options
     ).stdout
     assert 'no GPU: SyncBN, which needs CUDA, is replaced by BN' in output
     assert len(re.findall(r'^ +step +loss .* mIoU ', output, re.MULTILINE)) == 1
     assert len(re.findall(r'^ {6}[24]  ', output, re.MULTILINE)) == 2
+    validated = re.findall(r'Iter\(val\).* mIoU: ([\d.]+) ', output)[-1]
     ranks = [
         [json.loads(line) for line in (work / f'rank{rank}.jsonl').read_text().splitlines()]
         for rank in (0, 1)
@@ -85,7 +90,7 @@ def test_two_processes_train_and_evaluate_a_segmenter(
     output = run_tool(
         'dist_test.sh', config, checkpoint, 2, '--work-dir', tmp_path / 'tested'
     ).stdout
-    assert 'mIoU: ' in output
+    assert f' mIoU: {validated} ' in output
     assert threads_at_exit(tmp_path) == {0: [], 1: []}
 
 
