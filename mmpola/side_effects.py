@@ -93,7 +93,9 @@ def set_variables() -> None:
     os.environ.setdefault('OMP_NUM_THREADS', str(threads))
     os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
     os.environ.setdefault('GOMP_SPINCOUNT', '0')
-    os.environ.setdefault('LOCAL_RANK', '0')  # MMEngine's DDP wrapper needs it
+    # MMEngine's DDP wrapper needs it; its launcher `mpi` does not set it
+    local_rank = os.environ.get('OMPI_COMM_WORLD_LOCAL_RANK', '0')
+    os.environ.setdefault('LOCAL_RANK', local_rank)
 
 
 def usable_cores() -> int:

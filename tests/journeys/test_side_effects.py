@@ -89,6 +89,9 @@ def test_processes_of_one_machine_share_its_cores_and_the_users_variables_stay(l
     monkeypatch.setenv('OMP_WAIT_POLICY', 'ACTIVE')
     side_effects.set_variables()
     assert [os.environ.pop(name) for name in VARIABLES] == ['2', 'ACTIVE', '0', '0']
+    monkeypatch.setenv('OMPI_COMM_WORLD_LOCAL_RANK', '3')
+    side_effects.set_variables()
+    assert os.environ.pop('LOCAL_RANK') == '3'
 
 
 @pytest.mark.slow
