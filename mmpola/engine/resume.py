@@ -11,6 +11,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmpola.checkpoint.hub import resolve_checkpoint
+from mmpola.engine.hooks.final_test import is_test_due
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.engine.processes import print_once
 from mmpola.engine.training_checkpoint import (
@@ -100,13 +101,13 @@ def _progress(checkpoint: TrainingCheckpoint) -> str:
 
 
 def _is_finished(checkpoint: TrainingCheckpoint, cfg: Config) -> bool:
-    """Whether a checkpoint is from the end of the config's run, validation included."""
+    """Whether a checkpoint is from the end of the config's run, validation and test included."""
     end = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
     done = checkpoint.meta['iter']
     if 'max_epochs' in cfg.train_cfg:
         done = checkpoint.meta['epoch']
     validates = checkpoint.content['message_hub']['runtime_info'].get(VALIDATION_DUE)
-    return end is not None and done >= end and not validates
+    return end is not None and done >= end and not validates and not is_test_due(cfg)
 
 
 def newest_checkpoint(work_dir: str | Path) -> Path | None:

@@ -138,6 +138,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Any) -> None:
         """Remove what a killed run had begun to write; know what it has not validated."""
+        self._find_moved(runner)
         super().before_train(runner)
         self.saved_at = runner.iter
         if 'counting' not in skipped_checks(runner.cfg):
@@ -148,6 +149,18 @@ class AtomicCheckpointHook(CheckpointHook):
         if is_main_process():
             for partial in Path(self.out_dir).glob(f'*.pth{PARTIAL_SUFFIX}'):
                 partial.unlink()
+
+    def _find_moved(self, runner: Any) -> None:
+        """Take the noted checkpoints from the work dir, if it has files of their names.
+
+        It may have been moved since they were noted.
+        """
+        information = runner.message_hub.runtime_info
+        for key, path in list(information.items()):
+            if path and (key == 'last_ckpt' or key.startswith('best_ckpt')):
+                found = Path(runner.work_dir, Path(path).name)
+                if found.is_file():
+                    runner.message_hub.update_info(key, str(found))
 
     def _note_last_step(self, runner: Any) -> None:
         """Note the step of a run that was killed in its last validation, to save it again."""
