@@ -13,8 +13,9 @@ from mmengine.runner import EpochBasedTrainLoop
 
 from mmpola.config_contents import skipped_checks
 from mmpola.engine.advice import warm_up_advice
+from mmpola.engine.processes import any_process
 from mmpola.engine.seeding import STEP, SeededBatchSampler, seed_generators, seeded_loader
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, counted
 
 POSITION = 'epoch_position'
 """Key in MMEngine's message hub, which checkpoints hold: the step at which the epoch began."""
@@ -82,6 +83,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 
     def run(self) -> torch.nn.Module:
         """Train; after resuming, with the seed of the checkpoint."""
+        self._check_progress()
         self._set_seed()
         self._check_warm_up()
         if len(self.dataloader) % accumulated_steps(self.runner.optim_wrapper):
@@ -132,6 +134,22 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self.batch_sampler.seed = self.seed
         if hasattr(self.batch_sampler.sampler, 'seed'):
             self.batch_sampler.sampler.seed = self.seed
+
+    def _check_progress(self) -> None:
+        """Refuse processes that have resumed from different steps.
+
+        Raises:
+            UsageError: in all processes.
+        """
+        steps = [self._iter]
+        broadcast_object_list(steps)
+        if any_process(self._iter != steps[0]):
+            raise UsageError(
+                'resume: expected all processes to continue after the same step, got '
+                f'{counted(steps[0], "step")} in the first and {counted(self._iter, "step")} in '
+                'this one, or another number elsewhere; the work dir must be a folder that all '
+                'machines share'
+            )
 
     def _check_warm_up(self) -> None:
         """Warn if the run is shorter than the warm-up of its learning rate."""
@@ -223,6 +241,7 @@ class ExactIterLoop(ExactEpochLoop):
 
     def run(self) -> torch.nn.Module:
         """Train; after resuming, with the seed of the checkpoint."""
+        self._check_progress()
         self._set_seed()
         self._check_warm_up()
         self.runner.call_hook('before_train')

@@ -153,9 +153,15 @@ def train(
         runner = build_runner(cfg, hooks)
         log_to_file(runner, printed)
         count_accumulation(runner)
-        runner.train()
+        status = None
+        try:
+            runner.train()
+        except SystemExit as stop:  # of PreemptionHook: all processes have saved
+            status = stop.code
         del runner  # holds the process group
     leave_process_group()
+    if status is not None:
+        raise SystemExit(status)
 
 
 def evaluate(

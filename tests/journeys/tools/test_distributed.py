@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 
 import pytest
 import torch
@@ -36,12 +37,15 @@ def record_threads():
 class FailsInOne(Hook):
     priority = 'LOWEST'
 
-    def __init__(self, rank):
+    def __init__(self, rank, signal=None):
         self.rank = rank
+        self.signal = signal
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
         if runner.rank == self.rank and runner.iter + 1 == 3:
-            raise RuntimeError('broken')
+            if self.signal is None:
+                raise RuntimeError('broken')
+            os.kill(os.getpid(), self.signal)
 """
 RECORDED = """
 _base_ = {base!r}
@@ -138,6 +142,33 @@ def test_a_process_that_fails_leaves_the_last_step_of_the_first(
     run_tool('dist_train.sh', *arguments)
     assert (work / 'iter_4.pth').exists()
     assert len((work / 'rank0.jsonl').read_text().splitlines()) == 4
+
+
+@pytest.mark.slow
+def test_a_signal_ends_all_processes_and_they_resume_from_the_same_step_or_not_at_all(
+    tiny_segmentation, run_tool, tmp_path, monkeypatch
+):
+    """Machines that share no disk have different work dirs."""
+    (tmp_path / 'rank_recorder.py').write_text(RECORDER)
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=':')
+    config = tmp_path / 'ends.py'
+    work = tmp_path / 'work'
+    text = RECORDED.format(base=str(tiny_segmentation))
+    text += f'work_dir = {str(work)!r}\n'
+    hook = f"dict(type='FailsInOne', rank=1, signal={int(signal.SIGTERM)})"
+    config.write_text(f'{text}custom_hooks.append({hook})\n')
+    options = ['train_cfg.max_iters=6', 'train_cfg.val_interval=6']
+    options += ['default_hooks.preemption.interval=1']
+    arguments = (config, 2, '--resume', '--cfg-options', *options)
+    ended = run_tool('dist_train.sh', *arguments, check=False).stdout
+    assert f'--resume continues from {work}/interrupted.pth (exit status 75)' in ended
+    assert threads_at_exit(tmp_path) == {0: [], 1: []}
+
+    config.write_text(f"{text}import os\nwork_dir += os.environ['RANK'].strip('0')\n")
+    refused = run_tool('dist_train.sh', *arguments, check=False)
+    assert refused.returncode != 0
+    assert 'same step, got 4 steps in the first and 0 steps in this one' in refused.stdout
+    assert (work / 'interrupted.pth').exists()
 
 
 def parameters(checkpoint, config):
