@@ -10,6 +10,11 @@ script=$2
 shift 2
 # torchrun passes on only the signals that it handles; Slurm may send SIGUSR1.
 export PET_SIGNALS_TO_HANDLE="${PET_SIGNALS_TO_HANDLE:-SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1}"
+if [ -z "${OMP_NUM_THREADS:-}" ]; then
+    # torchrun would set 1, however many cores there are for each process.
+    cores=$("$python" -c 'from mmpola.side_effects import usable_cores; print(usable_cores())')
+    export OMP_NUM_THREADS=$((cores > gpus ? cores / gpus : 1))
+fi
 exec "$python" -m torch.distributed.run \
     --nnodes="${NNODES:-1}" \
     --node-rank="${NODE_RANK:-0}" \

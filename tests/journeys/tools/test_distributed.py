@@ -1,13 +1,18 @@
 """The launchers for several processes, and what a process that reads the training data says."""
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+
+from mmpola.side_effects import usable_cores
 
 RECORDER = """
 import atexit
@@ -169,6 +174,27 @@ def test_a_signal_ends_all_processes_and_they_resume_from_the_same_step_or_not_a
     assert refused.returncode != 0
     assert 'same step, got 4 steps in the first and 0 steps in this one' in refused.stdout
     assert (work / 'interrupted.pth').exists()
+
+
+def test_processes_share_the_cores(root, tmp_path):
+    """Torchrun's place is taken by a script that prints what it gets."""
+    python = tmp_path / 'python'
+    python.write_text(
+        '#!/bin/sh\n'
+        f'if [ "$1" != -m ]; then exec "{sys.executable}" "$@"; fi\n'
+        'echo "threads $OMP_NUM_THREADS"\n'
+    )
+    python.chmod(0o755)
+    path = f'{tmp_path}:{os.environ["PATH"]}'
+    outputs = []
+    for others in ({}, {'OMP_NUM_THREADS': '7'}):
+        environment = {'PATH': path, 'VIRTUAL_ENV': str(tmp_path), **others}
+        command = ['bash', str(root / 'tools' / 'dist_train.sh'), 'config.py', '1']
+        done = subprocess.run(
+            command, env=environment, cwd=root, stdout=subprocess.PIPE, text=True, check=True
+        )
+        outputs.append(done.stdout)
+    assert outputs == [f'threads {usable_cores()}\n', 'threads 7\n']
 
 
 def parameters(checkpoint, config):
