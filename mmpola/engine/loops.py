@@ -10,6 +10,7 @@ import torch
 from mmengine.dist import broadcast_object_list, get_rank, get_world_size
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop
+from torch.utils.data import BatchSampler
 
 from mmpola.config_contents import skipped_checks
 from mmpola.engine.advice import warm_up_advice
@@ -165,11 +166,13 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             within_epoch = began['epoch'] == self._epoch
             self._check_images_per_step(began['images_per_step'], within_epoch)
             if within_epoch:
+                self._check_processes(began.get('processes', get_world_size()))
                 return self._iter - began['iter']
         position = {
             'epoch': self._epoch,
             'iter': self._iter,
             'images_per_step': self.images_per_step,
+            'processes': get_world_size(),
         }
         hub.update_info(POSITION, position)
         return 0
@@ -193,6 +196,17 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             f'resume: {now} {images} instead of {before}, {len(self.dataloader)} steps per epoch; '
             'the learning rate and its schedule, which counts steps, continue as in the checkpoint'
         )
+
+    def _check_processes(self, before: int) -> None:
+        """Refuse another number of processes if each of them groups its own images into batches."""
+        now = get_world_size()
+        kind = type(self.batch_sampler.batch_sampler)
+        if now != before and kind is not BatchSampler:
+            raise UsageError(
+                f'resume: expected {before} processes as before, because {kind.__name__} groups '
+                f'the images of each of them, got {now}; another number can be used from the end '
+                'of an epoch'
+            )
 
     def _note_validation(self, done: int, end: int) -> None:
         """Note, before checkpoints are written, whether validation comes next.

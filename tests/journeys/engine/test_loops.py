@@ -6,6 +6,8 @@ import signal
 import pytest
 import torch
 from mmengine.hooks import Hook
+from mmengine.registry import DATA_SAMPLERS
+from torch.utils.data import BatchSampler
 
 from mmpola.engine.hooks.preemption import PREEMPTED
 from mmpola.engine.seeding import SampleKey, SeededDataset
@@ -224,6 +226,32 @@ def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
     assert message.startswith(
         'resume: expected 4 images per step (processes x train_dataloader.batch_size) in the middle'
     )
+
+
+@DATA_SAMPLERS.register_module()
+class Grouping(BatchSampler):
+    """As mmdet's AspectRatioBatchSampler, it may group the images of a process."""
+
+
+@pytest.mark.parametrize('grouping', [True, False])
+def test_other_processes_with_as_many_images_per_step(grouping, colours, tmp_path, monkeypatch):
+    """Two processes of two images, then one of four."""
+    options = {}
+    if grouping:
+        options['train_dataloader.batch_sampler'] = {'type': 'Grouping', 'drop_last': True}
+    with monkeypatch.context() as patch:
+        patch.setattr('mmpola.engine.loops.get_world_size', lambda: 2)
+        with pytest.raises(SystemExit):
+            run(small_config(colours, tmp_path, batch=2, options=options), Signal(step=8))
+    cfg = small_config(colours, tmp_path, batch=4, options=options)
+    if grouping:
+        message = refusal(run, cfg, resume=True)
+        assert message.startswith(
+            'resume: expected 2 processes as before, because Grouping groups the images of each of '
+            'them, got 1; '
+        )
+    else:
+        run(cfg, resume=True)
 
 
 def test_another_batch_from_the_end_of_an_epoch_is_logged(colours, tmp_path, warned):
