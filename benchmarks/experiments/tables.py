@@ -76,10 +76,12 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
     the nearest two exceeds the sampling error. If that is not known, the gaps are named only.
     """
     metric = experiment.metrics[0].title
+    runs: dict[str, list[Record]] = {}
     results: dict[str, list[float]] = {}
     for variant, name in experiment.rows.items():
         own = records_of(experiment, variant, records)
         if len(own) == len(SEEDS):
+            runs[name] = own
             results[name] = [record['test'][metric] for record in own]
     ordered = sorted(results, key=lambda name: -mean(results[name]))
     if len(ordered) < 2:
@@ -87,11 +89,13 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
     pairs = list(combinations(ordered, 2))
     apart = []
     gaps = []
+    is_known = True
     for better, worse in pairs:
+        error = sampling_error(experiment, [*runs[better], *runs[worse]])
+        is_known = is_known and error is not None
         gap = min(results[better]) - max(results[worse])
         if gap <= 0:
             continue
-        error = sampling_error(experiment, [*results[better], *results[worse]])
         pair = f'{better} above {worse}'
         gaps.append(f'{pair} by {gap:.1f}')
         if error is not None and gap > error:
@@ -99,7 +103,7 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
                 f'{pair} (a gap of {gap:.1f} between the nearest seeds, sampling error {error:.1f})'
             )
     number = counted(len(pairs), 'pair')
-    if experiment.test_images is None:
+    if not is_known:
         found = f'with a gap between their nearest seeds: {"; ".join(gaps) or "none"}'
         text = (
             f'Nothing is told apart by {metric}: the sampling error of the test split is not '
@@ -111,16 +115,20 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
     return textwrap.fill(text, LINE)
 
 
-def sampling_error(experiment: Experiment, accuracies: list[float]) -> float | None:
-    """Return the standard error of the difference of two accuracies, in points; None: not known.
+def sampling_error(experiment: Experiment, records: Sequence[Record]) -> float | None:
+    """Return the standard error of the difference of two results, in points; None: not known.
 
     For independent networks, which is too large for networks that err on the same images. An
-    accuracy is a mean over images, so this is what a bootstrap over the images converges to.
+    accuracy is a mean over images, whose error follows from their number. That of AP is in the
+    records of runs that kept their boxes.
     """
-    if experiment.test_images is None:
+    metric = experiment.metrics[0].title
+    if experiment.test_images is not None:
+        share = mean([record['test'][metric] for record in records]) / 100
+        return 100 * math.sqrt(2 * share * (1 - share) / experiment.test_images)
+    if not all(knows_error(record) for record in records):
         return None
-    share = mean(accuracies) / 100
-    return 100 * math.sqrt(2 * share * (1 - share) / experiment.test_images)
+    return math.sqrt(2 * mean([record['standard_error'][metric] ** 2 for record in records]))
 
 
 def account(experiment: Experiment, records: dict[str, Record]) -> str:

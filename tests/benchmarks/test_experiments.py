@@ -309,6 +309,18 @@ def test_nothing_is_told_apart_if_the_sampling_error_is_not_known():
     assert '3 pairs compared' in text
 
 
+def test_runs_that_kept_their_boxes_are_told_apart_by_ap():
+    """Standard errors of 3 and 4 points make one of 5 of the difference."""
+    found = records(a=A, b=[46.0, 47.0, 44.0], c=[43.0, 44.9, 42.0])
+    for name, record in found.items():
+        record['standard_error'] = {'AP': 4.0 if name.startswith('a') else 3.0}
+    text = ' '.join(tables.verdict(ONE, found).split())
+    assert text == (
+        'Told apart by AP, of 3 pairs compared: A above C (a gap of 5.1 between the nearest seeds, '
+        'sampling error 5.0).'
+    )
+
+
 def write_boxes(folder, found):
     """Write what a test keeps of photographs with one object each, of which these are found."""
     boxes = {'category_id': 0, 'bbox': [0, 0, 10, 10]}
@@ -349,8 +361,8 @@ def test_the_sampling_error_is_that_of_a_bootstrap_over_images():
     samples = generator.integers(0, 1000, (4000, 1000))
     other_samples = generator.integers(0, 1000, (4000, 1000))
     differences = first[samples].mean(1) - second[other_samples].mean(1)
-    accuracies = [100 * first.mean(), 100 * second.mean()]
-    error = tables.sampling_error(replace(ONE, test_images=1000), accuracies)
+    runs = [{'test': {'AP': 100 * hits.mean()}} for hits in (first, second)]
+    error = tables.sampling_error(replace(ONE, test_images=1000), runs)
     assert error == pytest.approx(100 * differences.std(), rel=0.05)
 
 
