@@ -30,7 +30,7 @@ Photographs are .jpg, or `img_suffix` in `data`. Training resizes them to 0.5 to
     _base_.test_dataloader.dataset.pipeline[1].scale = (640, 480)
 
 Six validations; the checkpoint with the best mIoU stays as best_*.pth. On the test split of CamVid
-mIoU is 50.2, from random weights 30.3 (three seeds each, docs/results.md).
+mIoU is 50.2, from random weights 31.2 (three seeds each, docs/results.md).
 """
 
 _base_ = [

@@ -12,7 +12,7 @@ from mmpola.classification.class_folders import ClassFolders
 from mmpola.zoo import NAMED
 
 NANO = {'type': 'Pretrained', 'checkpoint': 'mmpola://pola_swin_nano'}
-LEAST_ACCURACY = {'pola_swin_nano': (0.55, 0.74), 'pola_pvt_nano': (0.47, 0.67)}  # top-1, top-5
+LEAST_ACCURACY = {'pola_swin_nano': (0.55, 0.74), 'pola_pvt_nano': (0.56, 0.76)}  # top-1, top-5
 
 
 def test_the_folder_has_the_files_of_the_list_and_each_is_small():
