@@ -59,8 +59,8 @@ def any_process(condition: bool) -> bool:
 def leave_process_group() -> None:
     """Destroy the process group of a run that has ended well, if there is one.
 
-    Its threads would else run until Python has been torn down, and now and then abort the process
-    then. They end here unless something still holds the runner or its model. After an exception
+    Otherwise its threads run on while Python is torn down, and now and then one of them aborts the
+    process. They end here unless something still holds the runner or its model. After an exception
     this could wait forever for the other processes.
     """
     if torch.distributed.is_initialized():

@@ -22,7 +22,7 @@ class FinalTestHook(Hook):
     """After training, evaluates the checkpoint that was best in validation on the test data.
 
     The checkpoint hook's `save_best` decides which one that is; without one, nothing is evaluated.
-    A run that is interrupted in this evaluation makes it up for when it resumes.
+    A run that is interrupted during this evaluation repeats it when it resumes.
     """
 
     priority = 'LOWEST'  # after the last checkpoint
