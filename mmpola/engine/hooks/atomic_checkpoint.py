@@ -28,6 +28,10 @@ INTERRUPTED = 'interrupted.pth'
 """Name of the checkpoint of an interrupted run, in its work dir."""
 
 
+WRITTEN = ('*.pth', 'last_checkpoint', 'curves.png', 'first_batch.jpg', 'final_test.json')
+"""What training writes into its work dir; other commands may be writing there too."""
+
+
 class SaveError(UsageError):
     """A checkpoint could not be written; earlier ones are intact."""
 
@@ -147,8 +151,10 @@ class AtomicCheckpointHook(CheckpointHook):
         if runner.message_hub.runtime_info.get(VALIDATION_DUE):
             self._note_last_step(runner)
         if is_main_process():
-            for partial in Path(self.out_dir).glob(f'*.pth{PARTIAL_SUFFIX}'):
-                partial.unlink()
+            for folder in {self.out_dir, runner.work_dir}:
+                for name in WRITTEN:
+                    for partial in Path(folder).glob(f'{name}{PARTIAL_SUFFIX}'):
+                        partial.unlink()
 
     def _find_moved(self, runner: Any) -> None:
         """Take the noted checkpoints from the work dir, if it has files of their names.

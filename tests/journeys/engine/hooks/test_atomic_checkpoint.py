@@ -16,7 +16,10 @@ from mmengine.hooks import Hook
 from mmengine.runner.checkpoint import load_from_local
 
 from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.engine.curves import CURVES
 from mmpola.engine.hooks.atomic_checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
+from mmpola.engine.hooks.final_test import RESULT
+from mmpola.engine.hooks.first_batch import FIRST_BATCH
 from tests.helpers.training import run, saved, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
@@ -43,7 +46,7 @@ class NumpyValues(Hook):
 
 @pytest.mark.slow
 def test_the_newest_and_the_best_are_kept(colours, tmp_path):
-    for name in ('epoch_9.pth', 'interrupted.pth'):
+    for name in ('epoch_9.pth', 'interrupted.pth', FIRST_BATCH, CURVES, RESULT):
         (tmp_path / f'{name}.partial').write_text('of a run that was killed')
     (tmp_path / 'weights.tar.partial').write_text('a download of the user')
     options = {'default_hooks.checkpoint.max_keep_ckpts': 2}
