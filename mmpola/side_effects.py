@@ -84,18 +84,23 @@ def set_variables() -> None:
     """Set the variables of OpenMP, which torch reads when it is loaded, and of MMEngine.
 
     Waiting threads sleep instead of spinning, which makes training several times faster on cores
-    that other programs use too. The number of threads is the number of cores that this process may
-    use, divided by the number of processes that torchrun started on this machine. Variables that
-    the user has set stay as they are.
+    that other programs use too. Variables that the user has set stay as they are.
     """
-    processes = int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
-    threads = max(1, usable_cores() // processes)
-    os.environ.setdefault('OMP_NUM_THREADS', str(threads))
+    os.environ.setdefault('OMP_NUM_THREADS', str(threads_of_process()))
     os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
     os.environ.setdefault('GOMP_SPINCOUNT', '0')
     # MMEngine's DDP wrapper needs it; its launcher `mpi` does not set it
     local_rank = os.environ.get('OMPI_COMM_WORLD_LOCAL_RANK', '0')
     os.environ.setdefault('LOCAL_RANK', local_rank)
+
+
+def threads_of_process() -> int:
+    """Return the usable cores divided by the processes that torchrun starts on this machine.
+
+    torchrun itself sets one thread in each of several processes; tools/dist_run.sh asks this first.
+    """
+    processes = int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
+    return max(1, usable_cores() // processes)
 
 
 def usable_cores() -> int:

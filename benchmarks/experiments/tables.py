@@ -77,12 +77,11 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
     """
     metric = experiment.metrics[0].title
     runs: dict[str, list[Record]] = {}
-    results: dict[str, list[float]] = {}
     for variant, name in experiment.rows.items():
         own = records_of(experiment, variant, records)
         if len(own) == len(SEEDS):
             runs[name] = own
-            results[name] = [record['test'][metric] for record in own]
+    results = {name: [record['test'][metric] for record in own] for name, own in runs.items()}
     ordered = sorted(results, key=lambda name: -mean(results[name]))
     if len(ordered) < 2:
         return 'Nothing can be compared before two variants have all three seeds.'

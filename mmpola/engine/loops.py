@@ -61,6 +61,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     """
 
     endless = False
+    other_number = '; another number can be used from the end of an epoch'
 
     def __init__(
         self,
@@ -185,12 +186,11 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         images = 'images per step (processes x train_dataloader.batch_size)'
         if within_epoch:
             where = 'the middle of an epoch'
-            advice = '; another number can be used from the end of an epoch'
             if self.endless:
                 where = 'training by steps'
-                advice = ''
             raise UsageError(
-                f'resume: expected {before} {images} in {where}, as before, got {now}{advice}'
+                f'resume: expected {before} {images} in {where}, as before, got '
+                f'{now}{self.other_number}'
             )
         self.runner.logger.warning(
             f'resume: {now} {images} instead of {before}, {len(self.dataloader)} steps per epoch; '
@@ -204,8 +204,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         if now != before and kind is not BatchSampler:
             raise UsageError(
                 f'resume: expected {before} processes as before, because {kind.__name__} groups '
-                f'the images of each of them, got {now}; another number can be used from the end '
-                'of an epoch'
+                f'the images of each of them, got {now}{self.other_number}'
             )
 
     def _note_validation(self, done: int, end: int) -> None:
@@ -240,6 +239,7 @@ class ExactIterLoop(ExactEpochLoop):
     """
 
     endless = True
+    other_number = ''
 
     def __init__(
         self,

@@ -12,7 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.hooks import Hook
+from mmengine.hooks import EMAHook, Hook
+from mmengine.model import ExponentialMovingAverage
+from mmengine.runner import get_priority
 from torch import distributed, nn
 
 from mmpola.engine.hooks.finite import NonFiniteError
@@ -69,15 +71,26 @@ def train(data, out, *hooks, resume=False):
 
 
 def average_buffers():
-    """Call MeanBuffersHook after a step; return the statistics of a norm, and of a frozen one."""
+    """Call MeanBuffersHook and EMAHook after a step, in the order of their priorities.
+
+    Returns the statistics of a norm, of a frozen one, and of the norm's average over the steps.
+    """
     rank = distributed.get_rank()
     model = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm2d(2).eval())
     for norm in model:
         norm.running_mean.fill_(rank)
         norm.running_var.fill_(3 * rank)
         norm.num_batches_tracked.fill_(4)
-    MeanBuffersHook().after_train_iter(SimpleNamespace(model=model), 0)
-    return [{name: x.tolist() for name, x in norm.named_buffers()} for norm in model]
+    runner = SimpleNamespace(model=model, iter=0)
+    average = EMAHook(update_buffers=True)
+    average.src_model = model
+    average.ema_model = ExponentialMovingAverage(model, update_buffers=True)
+    buffers = MeanBuffersHook()
+    buffers.before_train(runner)
+    for hook in sorted([average, buffers], key=lambda hook: get_priority(hook.priority)):
+        hook.after_train_iter(runner, 0)
+    norms = [*model, average.ema_model.module[0]]
+    return [{name: x.tolist() for name, x in norm.named_buffers()} for norm in norms]
 
 
 def main(colours, shapes, out):

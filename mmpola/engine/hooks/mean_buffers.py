@@ -21,6 +21,14 @@ class MeanBuffersHook(Hook):
 
     priority = 'VERY_HIGH'  # before EMAHook, which may average the buffers over the steps
 
+    def before_train(self, runner: Any) -> None:
+        """Find the norms with statistics of one process."""
+        self.norms = []
+        for module in runner.model.modules():
+            own = isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm)
+            if own and module.running_mean is not None:
+                self.norms.append(module)
+
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
@@ -28,9 +36,8 @@ class MeanBuffersHook(Hook):
         if get_world_size() == 1:
             return
         statistics = []
-        for module in runner.model.modules():
-            own = isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm)
-            if own and module.training and module.running_mean is not None:
-                statistics += [module.running_mean, module.running_var]
+        for norm in self.norms:
+            if norm.training:
+                statistics += [norm.running_mean, norm.running_var]
         if statistics:
             all_reduce_params(statistics, op='mean')

@@ -75,23 +75,17 @@ def test_the_table_of_many_classes():
 
 
 @pytest.mark.parametrize(
-    ('number', 'parts'),
+    ('others', 'empty', 'parts'),
     [
-        (
-            2382,
-            [
-                '2,382 instances',
-                '2,382 objects of other classes (cell)',
-                '2,382 images without an object',
-            ],
-        ),
-        (1, ['1 instance', '1 object of other classes (cell)', '1 image without an object']),
+        (2382, 1200, ['2,382 objects of other classes (cell)', '1,200 images without an object']),
+        (1, 1, ['1 object of other classes (cell)', '1 image without an object']),
     ],
 )
-def test_numbers_of_objects_and_images(number, parts):
-    known = Known(Labels('instances', Counter({0: number})), empty=number)
-    data = Data(Config(), {}, ['train'], others=Counter(cell=number), known=known)
-    assert object_parts(data) == parts
+def test_numbers_of_objects_and_images(others, empty, parts):
+    for number, instances in ((5, '5 instances'), (1, '1 instance'), (3000, '3,000 instances')):
+        known = Known(Labels('instances', Counter({0: number})), empty=empty)
+        data = Data(Config(), {}, ['train'], others=Counter(cell=others), known=known)
+        assert object_parts(data) == [instances, *parts]
 
 
 def test_class_folders(colours, tmp_path):

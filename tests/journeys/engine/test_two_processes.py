@@ -79,10 +79,11 @@ def test_weights_that_are_nan_in_one_process_stop_both(together):
     assert not list((folder / 'poisoned').glob('*.pth'))
 
 
-def test_running_statistics_are_averaged_after_a_step_unless_they_are_frozen(together):
+def test_running_statistics_are_averaged_in_the_model_and_in_its_ema(together):
     for rank, result in enumerate(together[1]):
-        norm, frozen = result['statistics']
-        assert norm['running_mean'] == [0.5] * 2
-        assert norm['running_var'] == [1.5] * 2
-        assert norm['num_batches_tracked'] == 4
+        norm, frozen, average = result['statistics']
+        for buffers in (norm, average):
+            assert buffers['running_mean'] == [0.5] * 2
+            assert buffers['running_var'] == [1.5] * 2
+            assert buffers['num_batches_tracked'] == 4
         assert frozen['running_mean'] == [rank] * 2
