@@ -36,6 +36,9 @@ MANY = 0.1
 ROUNDING = 1
 """Pixels by which a box may leave its image."""
 
+FEW_OBJECTS = 0.01
+"""Up to this share of the objects is not worth a warning: AP changes by a point at most."""
+
 HALF = 0.5
 """Area that an outline and its box have at least in common, as a share of both together."""
 
@@ -320,6 +323,25 @@ def boxes_outside(data: Data) -> Iterator[str]:
             f'{data.place}: {leaving} of {len(box)} boxes leave their image: are they x1, y1, x2, '
             "y2? COCO's are x, y, width, height"
         )
+
+
+@check('boxes-twice', WARNING, DATA)
+def boxes_twice(data: Data) -> Iterator[str]:
+    """Annotations repeat another one: a detector that finds each object once misses half."""
+    objects = known_boxes(data)
+    rows = np.column_stack([objects.image, objects.label, objects.box])
+    repeated = len(rows) - len(np.unique(rows, axis=0))
+    if repeated > FEW_OBJECTS * len(rows):
+        yield (
+            f'{data.place}: {repeated} of {len(rows)} annotations repeat another one (class and '
+            'box), which counts as an object that is missed; delete them'
+        )
+
+
+def known_boxes(data: Data) -> Any:
+    """Return the objects to learn from that have a box, an `OBJECT` for each."""
+    objects = data.known.objects
+    return objects[objects.has_box & ~objects.ignored]
 
 
 @check('outlines-beside', WARNING, DATA)

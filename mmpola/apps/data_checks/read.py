@@ -36,13 +36,10 @@ Results = dict[str, Any]
 OBJECT = np.dtype(
     [
         ('image', int),  # index of the sample
+        ('label', int),  # -1 if the data set does not know it
         ('has_box', bool),  # whether the data set knows a box
         ('box', float, 4),  # x1, y1, x2, y2
-        (
-            'image_size',
-            float,
-            2,
-        ),  # width and height of the image; inf if the data set does not know them
+        ('image_size', float, 2),  # width and height of its image; inf if they are not known
         ('ignored', bool),  # whether training ignores the object
         ('lacks_mask', bool),  # whether the pipeline loads masks, and the object has none
         ('outline', float, 4),  # x1, y1, x2, y2 of its polygons, if the pipeline loads them; else 0
@@ -434,7 +431,8 @@ def object_of(instance: Results, index: int, size: Any, reads_masks: bool) -> tu
     mask = instance.get('mask') or () if reads_masks and not is_ignored else None
     lacks_mask = mask is not None and len(mask) == 0
     place = box if has_box else (0,) * 4
-    return (index, has_box, place, size, is_ignored, lacks_mask, outline_of(mask))
+    label = instance.get('bbox_label', -1)
+    return (index, label, has_box, place, size, is_ignored, lacks_mask, outline_of(mask))
 
 
 def outline_of(mask: Any) -> tuple[float, float, float, float]:

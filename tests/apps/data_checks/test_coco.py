@@ -384,3 +384,16 @@ def test_a_set_without_labels_beside_one_with(detection, annotations, coco):
     other['filter_cfg'] = dict(filter_empty_gt=False)
     detection.train_dataloader.dataset = dict(type='ConcatDataset', datasets=[labelled, other])
     assert not warnings(detection)
+
+
+def test_annotations_that_repeat_another_one(detection, annotations):
+    entries = annotations['annotations']
+    copies = [dict(entry, id=10_000 + number) for number, entry in enumerate(entries)]
+    annotations['annotations'] = [*entries, *copies]
+    annotations.save()
+    text = only(warnings(detection), 'boxes-twice')
+    assert f': {len(entries)} of {2 * len(entries)} annotations repeat another one' in text
+    for copy in copies:
+        copy['category_id'] = copy['category_id'] % 6 + 1  # an object may be of two classes
+    annotations.save()
+    assert not warnings(detection)
