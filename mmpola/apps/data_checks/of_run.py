@@ -17,12 +17,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.config import Config
 from mmengine.registry import DATASETS
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
 
-from mmpola.apps.data_checks.of_data import is_short, one_folder_too_deep, outlines
+from mmpola.apps.data_checks.of_data import (
+    FEW_OBJECTS,
+    is_short,
+    known_boxes,
+    one_folder_too_deep,
+    outlines,
+)
 from mmpola.apps.data_checks.read import FEW, PIXELS, Data, size_text
 from mmpola.apps.data_checks.table import (
     CHECKS,
@@ -53,6 +60,12 @@ from mmpola.messages import OTHER_FORMATS, UsageError, first_line, listed
 
 APART = 1.5
 """Sides of images may be so many times larger or smaller in evaluation than in training."""
+
+LIMITS = ('max_per_img', 'max_per_image', 'num_queries')
+"""Keys of mmdet's models and heads with the largest number of objects in an image."""
+
+COUNTED = 100
+"""Objects of a class in an image that pycocotools counts in AP, whatever `proposal_nums` is."""
 
 MANY_IMAGES = 20_000
 """Of more images, the quick check compares the paths only: a network's disk takes minutes."""
@@ -271,6 +284,60 @@ def image_scale(run: Run) -> Iterator[str]:
                 f'train_dataloader to {size_text(trained)}: objects have other sizes than in '
                 "training; set the scale of the test pipeline's Resize"
             )
+
+
+@check('object-limits', WARNING, TOGETHER)
+def object_limits(run: Run) -> Iterator[str]:
+    """Images have more objects than the model returns or AP counts."""
+    for data in run.sets:
+        objects = known_boxes(data)
+        low = {}
+        for key, limit in limits_of(run.cfg, data):
+            if excess(data, [objects.image], limit):
+                low[key] = limit
+        if low:
+            text = excess(data, [objects.image], min(low.values()))
+            yield f'{data.loader}: {text}, which is all that the model finds: raise {listed(low)}'
+        text = excess(data, [objects.image, objects.label], COUNTED)
+        for split in data.splits if text else ():
+            for key, evaluator in evaluators(run.cfg, split):
+                if {'bbox', 'segm'} & set(metrics_of(evaluator)):
+                    most = max(evaluator.get('proposal_nums') or (1000,))
+                    yield (
+                        f"{key}: {text} of one class, which is all that COCO's mAP counts; mAP_50 "
+                        f'and mAP_75 count {most}'
+                    )
+
+
+def limits_of(cfg: Config, data: Data) -> Iterator[tuple[str, int]]:
+    """Yield (config key, number) of each limit of objects per image that a data set meets."""
+    for key, node in nodes(cfg.get('model'), 'model'):
+        parts = key.split('.')
+        is_met = 'train_cfg' not in parts or data.is_trained
+        if 'test_cfg' in parts:
+            is_met = data.splits != ['train']
+        for name in LIMITS if is_met else ():
+            limit = node.get(name)
+            if isinstance(limit, int) and limit > 0:
+                yield f'{key}.{name}', limit
+
+
+def excess(data: Data, groups: list[Any], limit: int) -> str:
+    """Say how many images have more objects to learn from than a limit; '' if few are beyond it.
+
+    Args:
+        data: a data set.
+        groups: the image of each object, or image and class, in which the objects are counted.
+        limit: the number of objects.
+    """
+    rows, numbers = np.unique(np.column_stack(groups), axis=0, return_counts=True)
+    beyond = numbers > limit
+    if (numbers - limit)[beyond].sum() <= FEW_OBJECTS * numbers.sum():
+        return ''
+    images = len(np.unique(rows[beyond, 0]))
+    return (
+        f'{images} of {data.images} images have more than {limit} objects (most: {numbers.max()})'
+    )
 
 
 # Evaluators, which judge predictions by annotations.

@@ -130,3 +130,42 @@ def test_two_data_sets_and_the_file_of_one(detection, truth):
         type='MultiDatasetsEvaluator', metrics=[metric, metric], dataset_prefixes=['a', 'b']
     )
     assert not warnings(detection, ('val',))
+
+
+def test_more_objects_than_the_model_returns_or_ap_counts(detection, truth):
+    """The first image has 120 objects of one class, and 120 of another."""
+    content = json.loads(truth.read_text())
+    first = content['annotations'][0]
+    content['annotations'] = []
+    for number in range(240):
+        box = [number % 60, number // 60, 20, 20]
+        label = 1 + number % 2
+        entry = dict(first, id=number + 1, bbox=box, category_id=label, iscrowd=0)
+        content['annotations'].append(entry)
+    truth.write_text(json.dumps(content))
+    model = detection.model
+    model.test_cfg.rpn.max_per_img = 240
+    model.test_cfg.rcnn.max_per_img = 100
+    model.train_cfg.rpn_proposal.max_per_img = 10  # not read in an evaluation
+    found = [text for name, text in warnings(detection, ('val',)) if name == 'object-limits']
+    assert found == [
+        'val_dataloader: 1 of 4 images have more than 100 objects (most: 240), which is all that '
+        'the model finds: raise model.test_cfg.rcnn.max_per_img',
+        'val_evaluator: 1 of 4 images have more than 100 objects (most: 120) of one class, which '
+        "is all that COCO's mAP counts; mAP_50 and mAP_75 count 1000",
+    ]
+    model.test_cfg.rcnn.max_per_img = 300
+    model.num_queries = 239  # one object of 240 is less than a hundredth of them
+    detection.val_evaluator.proposal_nums = (100, 300)
+    text = only(warnings(detection, ('val',)), 'object-limits')
+    assert text.endswith('mAP_75 count 300')
+    model.num_queries = 200
+    assert len(warnings(detection, ('val',))) == 2
+
+
+def test_more_objects_than_training_proposes(detection):
+    assert not warnings(detection, ('train', 'val'))
+    detection.model.train_cfg.rpn_proposal.max_per_img = 1
+    text = only(warnings(detection, ('train', 'val')), 'object-limits')
+    assert text.startswith('train_dataloader: ')
+    assert text.endswith('raise model.train_cfg.rpn_proposal.max_per_img')
