@@ -13,7 +13,15 @@ from unicodedata import normalize
 
 import numpy as np
 
-from mmpola.apps.data_checks.read import INSTANCES, PIXELS, SAMPLES, Data, loads_masks, steps_of
+from mmpola.apps.data_checks.read import (
+    INSTANCES,
+    PIXELS,
+    SAMPLES,
+    Data,
+    loads_masks,
+    scale_factor,
+    steps_of,
+)
 from mmpola.apps.data_checks.table import (
     CHECKS,
     DATA,
@@ -56,6 +64,12 @@ ENOUGH = {INSTANCES: 20, PIXELS: 2}
 
 TOO_MUCH = 2
 """Padding of training images to more than so many times their pixels is named."""
+
+SMALLEST = 4
+"""Side in pixels of an object, below which it is smaller than a pixel of the network's first map.
+
+Backbones for detection begin with maps of a quarter of the image.
+"""
 
 SIXTEEN_BITS = 'sixteen-bits'
 """Name of a check that scripts which read single images ask too."""
@@ -591,6 +605,25 @@ def padding(data: Data) -> Iterator[str]:
             f'{height} x {width}, got {size[0]} x {size[1]}: padding makes {factor:.0f} times the '
             'pixels of each'
         )
+
+
+@check('objects-tiny', WARNING, SAMPLE)
+def objects_tiny(data: Data) -> Iterator[str]:
+    """Half of the objects are only a few pixels wide where the network reads them."""
+    objects = known_boxes(data)
+    sizes = objects.box[:, 2:] - objects.box[:, :2]
+    pairs = []  # (width, height) where it is read, and in the file
+    for index, item in data.loaded.items:
+        for size in sizes[objects.image == index]:
+            pairs.append((size * scale_factor(item), size))
+    pairs.sort(key=lambda pair: pair[0].prod())
+    if not pairs or pairs[len(pairs) // 2][0].prod() >= SMALLEST**2:
+        return
+    read, own = (f'{width:.1f} x {height:.1f}' for width, height in pairs[len(pairs) // 2])
+    yield (
+        f'{data.loader}: half of the objects are not larger than {read} pixels where the network '
+        f"reads them ({own} in the files): raise Resize's scale, or cut the images into tiles"
+    )
 
 
 @check('channels', WARNING, SAMPLE)

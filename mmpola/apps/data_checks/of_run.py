@@ -61,6 +61,9 @@ from mmpola.messages import OTHER_FORMATS, UsageError, first_line, listed
 APART = 1.5
 """Sides of images may be so many times larger or smaller in evaluation than in training."""
 
+MEDIANS_APART = 2
+"""The same of the medians: random sizes in training have wide limits, and few are looked at."""
+
 LIMITS = ('max_per_img', 'max_per_image', 'num_queries')
 """Keys of mmdet's models and heads with the largest number of objects in an image."""
 
@@ -278,11 +281,15 @@ def image_scale(run: Run) -> Iterator[str]:
         if data.is_trained or not sizes or not trained:
             continue
         middle = statistics.median_high(math.sqrt(math.prod(size)) for size in sizes)
-        if not min(sides) / APART <= middle <= max(sides) * APART:
+        trained_middle = statistics.median_high(sides)
+        lowest = max(min(sides) / APART, trained_middle / MEDIANS_APART)
+        highest = min(max(sides) * APART, trained_middle * MEDIANS_APART)
+        if not lowest <= middle <= highest:
             yield (
                 f'{data.loader}: whole images are resized to {size_text(sizes)}, but those of '
-                f'train_dataloader to {size_text(trained)}: objects have other sizes than in '
-                "training; set the scale of the test pipeline's Resize"
+                f'train_dataloader to {size_text(trained)}, half of them to {trained_middle:.0f} x '
+                f'{trained_middle:.0f} or more: objects have other sizes than in training; set '
+                "the scale of the test pipeline's Resize"
             )
 
 

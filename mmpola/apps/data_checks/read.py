@@ -101,8 +101,7 @@ class Loaded:
         faults: of these samples.
         images: some (file, pixels).
         error: why no sample came through the whole pipeline; None if one did.
-        sizes: (height, width) of the network's input from some samples.
-        scales: (height, width) to which their whole images were resized, before any crop.
+        items: (index, sample as the whole pipeline hands it on) of some samples.
         maps_are_bytes: whether the step that loads label maps is one of OpenMMLab's, which takes
             the lower 8 bits of the numbers in the file.
     """
@@ -113,9 +112,26 @@ class Loaded:
     faults: list[Fault] = field(default_factory=list)
     images: list[tuple[str, Any]] = field(default_factory=list)
     error: str | None = None
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    scales: list[tuple[float, float]] = field(default_factory=list)
+    items: list[tuple[int, Results]] = field(default_factory=list)
     maps_are_bytes: bool = False
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """(height, width) of the network's input from `items`."""
+        shapes = [item['inputs'].shape for _, item in self.items]
+        return [(int(shape[1]), int(shape[2])) for shape in shapes if len(shape) == 3]
+
+    @property
+    def scales(self) -> list[tuple[float, float]]:
+        """(height, width) to which the whole images of `items` were resized, before any crop."""
+        scales = []
+        for _, item in self.items:
+            known = getattr(item.get('data_samples'), 'metainfo', {})
+            if 'ori_shape' in known:
+                height, width = known['ori_shape'][:2]
+                across, down = scale_factor(item)
+                scales.append((height * down, width * across))
+        return scales
 
 
 @dataclass
@@ -510,6 +526,13 @@ def steps_of(dataset: Any) -> list[Any]:
         variants = getattr(step, 'subroutines', None)
         steps += variants[0].transforms if variants else [step]
     return steps
+
+
+def scale_factor(item: Results) -> tuple[float, float]:
+    """Return the factors (x, y) by which a pipeline has resized the image of a sample."""
+    known = getattr(item.get('data_samples'), 'metainfo', {})
+    across, down = known.get('scale_factor', (1, 1))[:2]
+    return float(across), float(down)
 
 
 def size_text(sizes: Sequence[tuple[float, float]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -37,8 +38,7 @@ class Checked(NamedTuple):
         """Return what a script prints."""
         lines = table_lines(self.sets)
         for data in self.measured:
-            sizes = size_text(data.loaded.sizes)
-            lines.append(f'{", ".join(data.splits)}: read at {sizes}, not checked')
+            lines.append(f'{", ".join(data.splits)}: {read_at(data)}, not checked')
         lines += map(str, self.found)
         if self.skipped:
             lines.append(f'skipped checks: {", ".join(self.skipped)}')
@@ -86,11 +86,21 @@ def summary(data: Data) -> str:
         parts.append(f'counted in {data.counted} of them')
     parts.append('1 class' if len(data.classes) == 1 else f'{len(data.classes)} classes')
     if data.loaded.sizes:
-        parts.append(f'read at {size_text(data.loaded.sizes)}')
+        parts.append(read_at(data))
     if not data.is_read:
         parts = ['not counted']
     paths = ', '.join(str(path) for path in data.paths)
     return f'{", ".join(data.splits)}: {data.kind}: {", ".join(parts)} ({paths})'
+
+
+def read_at(data: Data) -> str:
+    """Return the size at which the network reads images, and of what it reads a crop."""
+    text = f'read at {size_text(data.loaded.sizes)}'
+    read = max(math.prod(size) for size in data.loaded.sizes)
+    whole = max((round(height) * round(width) for height, width in data.loaded.scales), default=0)
+    if whole > read:
+        text += f', crops of images resized to {size_text(data.loaded.scales)}'
+    return text
 
 
 def object_parts(data: Data) -> list[str]:

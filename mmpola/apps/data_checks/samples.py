@@ -32,7 +32,7 @@ from mmpola.config_contents import head_ignore_index
 from mmpola.messages import first_line, listed
 
 TRIES = 8
-"""Samples whose size is looked at as the network reads it: random scales make them differ."""
+"""Samples that are looked at as the network reads them: random scales make their sizes differ."""
 
 
 def load(data: Data, whole: bool) -> None:
@@ -50,7 +50,8 @@ def load(data: Data, whole: bool) -> None:
 
 def measure(data: Data) -> None:
     """Load a few samples of a data set that has been read, to know the size of its images."""
-    Loader(data).find_steps(range(data.images)[:TRIES])
+    every = range(data.images)
+    Loader(data).find_steps(every[:: math.ceil(data.images / TRIES)])
 
 
 def is_inconclusive(data: Data) -> bool:
@@ -93,15 +94,15 @@ class Loader:
             else:
                 self.loaded.error = None
                 break
-        for index in indices[1:TRIES]:
+        for index in indices[:: math.ceil(len(indices) / TRIES)][1:]:
             with contextlib.suppress(Exception):  # `load` finds the file
-                self._add_size(self.dataset[index])
+                self._add_item(index, self.dataset[index])
 
     def _run(self, index: int) -> None:
         """Run the whole pipeline on a sample."""
         steps = steps_of(self.dataset)
         if not steps:
-            self._add_size(self.dataset[index])
+            self._add_item(index, self.dataset[index])
             return
         found = []
         results: Any = self.dataset.get_data_info(index)
@@ -118,20 +119,11 @@ class Loader:
                 reads = getattr(type(step), '_load_seg_map', None)
                 module = getattr(reads, '__module__', '').split('.')[0]
                 self.loaded.maps_are_bytes = module in ('mmcv', 'mmdet', 'mmseg')
-        self._add_size(results)
+        self._add_item(index, results)
 
-    def _add_size(self, item: Any) -> None:
-        if not isinstance(item, dict):
-            return
-        inputs: Any = item.get('inputs')
-        if hasattr(inputs, 'shape') and len(inputs.shape) == 3:
-            height, width = inputs.shape[-2:]
-            self.loaded.sizes.append((int(height), int(width)))
-        known = getattr(item.get('data_samples'), 'metainfo', {})
-        if 'ori_shape' in known:
-            height, width = known['ori_shape'][:2]
-            across, down = known.get('scale_factor', (1, 1))[:2]
-            self.loaded.scales.append((height * down, width * across))
+    def _add_item(self, index: int, item: Any) -> None:
+        if isinstance(item, dict) and hasattr(item.get('inputs'), 'shape'):
+            self.loaded.items.append((index, item))
 
     def load(self, indices: Sequence[int]) -> None:
         """Load samples in several threads, and count what was loaded."""

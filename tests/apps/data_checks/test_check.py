@@ -455,3 +455,40 @@ def test_a_check_that_fails_itself_stops_nothing(detection, monkeypatch):
 
     monkeypatch.setitem(CHECKS, 'suffix', CHECKS['suffix']._replace(ask=fail))
     assert "KeyError: 'area'" in only(warnings(detection), 'suffix')
+
+
+@pytest.mark.parametrize('width', [18, 9])
+def test_objects_that_are_a_few_pixels_small_where_they_are_read(width, detection, annotations):
+    """All objects are `width` x 20 pixels in the files and read at a quarter of that."""
+    for number, entry in enumerate(annotations['annotations']):
+        entry['bbox'] = [number, 1, width, 20]
+    annotations.save()
+    _, loading, resize, *_ = detection.train_dataloader.dataset.pipeline
+    loading.with_mask = False
+    resize.scale = (24, 20)
+    found = warnings(detection)
+    if width == 18:  # 4.5 x 5
+        assert not found
+    else:
+        text = only(found, 'objects-tiny')
+        assert 'not larger than 2.2 x 5.0 pixels where the network reads them (9.0 x 20.0' in text
+
+
+def test_the_scale_of_photographs_against_that_of_the_base_config(segmentation):
+    """Both networks read 64 pixels: crops of large images in training, small ones in validation."""
+    train, val = (segmentation[f'{split}_dataloader'].dataset for split in ('train', 'val'))
+    (resize,) = (step for step in train.pipeline if step.type == 'RandomResize')
+    resize.update(scale=(300, 250), ratio_range=(0.5, 2.0))
+    (step,) = (step for step in val.pipeline if step.type == 'Resize')
+    np.random.seed(0)
+    step.scale = (120, 100)  # the smallest in training is 150 x 125
+    for split in (train, val):
+        split.data_root = train.data_root
+    text = only(warnings(segmentation, ('train', 'val')), 'image-scale')
+    assert text.startswith('val_dataloader: whole images are resized to 120 x 100, but those of ')
+    step.scale = (300, 250)
+    checked = check_data(segmentation, ('train', 'val'))
+    assert not checked.found
+    first, second, *_ = checked.lines()
+    assert ', read at 64 x 64, crops of images resized to ' in first
+    assert ', read at 320 x 256 (' in second
