@@ -6,6 +6,7 @@ import contextlib
 import copy
 import filecmp
 import functools
+import inspect
 import io
 import math
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, METRICS
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
@@ -30,7 +31,7 @@ from mmpola.apps.data_checks.of_data import (
     one_folder_too_deep,
     outlines,
 )
-from mmpola.apps.data_checks.read import FEW, PIXELS, Data, size_text
+from mmpola.apps.data_checks.read import FEW, PIXELS, Data, scale_factor, size_text
 from mmpola.apps.data_checks.table import (
     CHECKS,
     ELSEWHERE,
@@ -55,6 +56,7 @@ from mmpola.config_contents import (
     type_name,
 )
 from mmpola.engine.advice import length_advice
+from mmpola.engine.types import type_class
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import OTHER_FORMATS, UsageError, first_line, listed
 
@@ -423,6 +425,43 @@ def evaluator_sets(run: Run) -> Iterator[str]:
                 "predictions for one are compared with another's annotations; use type="
                 "'MultiDatasetsEvaluator' with a metric and a prefix for each"
             )
+
+
+@check('truth-resized', ERROR, TOGETHER)
+def truth_resized(run: Run) -> Iterator[str]:
+    """A metric compares predictions in pixels of the file with boxes in those of the network."""
+    for key, evaluator, sets in judged(run):
+        if reads_boxes_of_samples(evaluator) and any(has_resized_boxes(data) for data in sets):
+            yield (
+                f'{key.partition("_")[0]}_dataloader.dataset.pipeline: expected LoadAnnotations '
+                f'behind Resize, as {key} compares its boxes with predictions in pixels of the '
+                'file, got boxes that Resize has changed'
+            )
+
+
+def reads_boxes_of_samples(evaluator: dict[str, Any]) -> bool:
+    """Whether the code of a metric reads `gt_instances`, as VOCMetric's does."""
+    code = ''
+    with contextlib.suppress(OSError):  # of a class that is defined in no file
+        for base in getattr(type_class(evaluator.get('type'), METRICS), '__mro__', ())[:-1]:
+            code += inspect.getsource(base)
+    return "['gt_instances']" in code
+
+
+def has_resized_boxes(data: Data) -> bool:
+    """Whether samples that are only evaluated have the boxes of their annotations, resized."""
+    objects = known_boxes(data)
+    for index, item in data.loaded.items if not data.is_trained else ():
+        boxes = item['data_samples'].get('gt_instances', {}).get('bboxes', ())
+        boxes = np.asarray(getattr(boxes, 'tensor', boxes))
+        own = objects.box[objects.image == index]
+        if boxes.shape != own.shape:
+            continue
+        resized = own * np.tile(scale_factor(item), 2)
+        is_resized = (np.abs(boxes - resized) <= 1).all(1) & (np.abs(boxes - own) > 1).any(1)
+        if is_resized.any():
+            return True
+    return False
 
 
 @check('evaluator-outlines', ERROR, TOGETHER)

@@ -169,3 +169,18 @@ def test_more_objects_than_training_proposes(detection):
     text = only(warnings(detection, ('train', 'val')), 'object-limits')
     assert text.startswith('train_dataloader: ')
     assert text.endswith('raise model.train_cfg.rpn_proposal.max_per_img')
+
+
+def test_boxes_of_the_truth_that_are_resized(detection, truth):
+    """As in a pipeline that is copied from training; VOCMetric reads the boxes of the samples."""
+    metric = detection.val_evaluator
+    dataset = detection.val_dataloader.dataset
+    load, resize, annotations, pack = dataset.pipeline
+    assert (resize.type, annotations.type) == ('Resize', 'LoadAnnotations')
+    detection.val_evaluator = dict(type='VOCMetric', metric='mAP')
+    assert not warnings(detection, ('val',))
+    dataset.pipeline = [load, annotations, resize, pack]
+    text = only(errors(detection, ('val',)), 'truth-resized')
+    assert text.startswith('val_dataloader.dataset.pipeline: expected LoadAnnotations behind Res')
+    detection.val_evaluator = [dict(type='mmdet.DumpDetResults', out_file_path='x.pkl'), metric]
+    assert not warnings(detection, ('val',))  # neither compares with the boxes of the samples

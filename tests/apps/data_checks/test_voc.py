@@ -17,11 +17,13 @@ def with_voc(cfg, root, classes, splits=('train', 'val', 'test')):
     """Let a detector of boxes train on data in Pascal VOC's format."""
     pipeline = [
         dict(type='LoadImageFromFile'),
-        dict(type='LoadAnnotations', with_bbox=True),
         dict(type='Resize', scale=(160, 120), keep_ratio=True),
         dict(type='PackDetInputs'),
     ]
     for split in splits:
+        place = 1 if split == 'train' else 2  # VOCMetric reads boxes in pixels of the file
+        steps = pipeline.copy()
+        steps.insert(place, dict(type='LoadAnnotations', with_bbox=True))
         cfg[f'{split}_dataloader'].dataset = dict(
             type='XMLDataset',
             data_root=str(root),
@@ -29,7 +31,7 @@ def with_voc(cfg, root, classes, splits=('train', 'val', 'test')):
             data_prefix=dict(sub_data_root=''),
             metainfo=dict(classes=classes),
             test_mode=split != 'train',
-            pipeline=pipeline,
+            pipeline=steps,
         )
         cfg[f'{split}_evaluator'] = dict(type='VOCMetric', metric='mAP')
     cfg.model.roi_head.bbox_head.num_classes = len(classes)
