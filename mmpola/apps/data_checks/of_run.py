@@ -349,6 +349,22 @@ def excess(data: Data, groups: list[Any], limit: int) -> str:
     )
 
 
+@check('evaluation-batch', WARNING, TOGETHER)
+def evaluation_batch(run: Run) -> Iterator[str]:
+    """Images of unequal sizes share a validation or test batch: results depend on the padding."""
+    for split in [split for split in run.splits if split != 'train']:
+        count = (run.cfg.get(f'{split}_dataloader') or {}).get('batch_size') or 1
+        sets = [data for data in run.sets if split in data.splits and not data.is_trained]
+        sizes = [size for data in sets for size in data.loaded.sizes]
+        if count > 1 and len(set(sizes)) > 1:
+            yield (
+                f'{split}_dataloader.batch_size: {count} images of unequal sizes '
+                f'({size_text(sizes)}) are padded to one, which attention and GroupNorm read: '
+                'results depend on the others in the batch, but predict reads one image at a time; '
+                'set batch_size=1'
+            )
+
+
 # Evaluators, which judge predictions by annotations.
 
 

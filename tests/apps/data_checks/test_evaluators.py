@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from mmengine.registry import METRICS
+from PIL import Image
 
 from mmpola.engine.types import scope, type_class
 from tests.helpers.refusals import errors, only, warnings
@@ -184,3 +185,20 @@ def test_boxes_of_the_truth_that_are_resized(detection, truth):
     assert text.startswith('val_dataloader.dataset.pipeline: expected LoadAnnotations behind Res')
     detection.val_evaluator = [dict(type='mmdet.DumpDetResults', out_file_path='x.pkl'), metric]
     assert not warnings(detection, ('val',))  # neither compares with the boxes of the samples
+
+
+def test_images_of_unequal_sizes_share_a_batch(detection, truth):
+    detection.val_dataloader.batch_size = 4
+    assert not warnings(detection, ('val',))
+    content = json.loads(truth.read_text())
+    tall = content['images'][0]
+    path = truth.parent.parent / 'val2017' / tall['file_name']
+    Image.open(path).rotate(90, expand=True).save(path)
+    tall.update(width=tall['height'], height=tall['width'])
+    own = [one for one in content['annotations'] if one['image_id'] == tall['id']]
+    content['annotations'] = [one for one in content['annotations'] if one not in own]
+    truth.write_text(json.dumps(content))
+    text = only(warnings(detection, ('val',)), 'evaluation-batch')
+    assert text.startswith('val_dataloader.batch_size: 4 images of unequal sizes (')
+    detection.val_dataloader.batch_size = 1
+    assert not warnings(detection, ('val',))
