@@ -31,7 +31,7 @@ from mmpola.pixels import loaded_as_rgb
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
 
 FIRST_IMAGES = 8
-"""Number of loaded images that `channels_note` and `sixteen_bits_note` are given."""
+"""Number of loaded images of a data set whose values are looked at."""
 
 
 def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:

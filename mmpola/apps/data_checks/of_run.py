@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.registry import DATASETS, METRICS
+from mmengine.registry import DATASETS, METRICS, MODELS
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
@@ -44,7 +44,9 @@ from mmpola.apps.data_checks.table import (
     check,
     some,
 )
+from mmpola.apps.image_reader import FIRST_IMAGES
 from mmpola.backbones.base import Backbone
+from mmpola.checkpoint.init_cfg import is_pretrained
 from mmpola.config_contents import (
     class_count_problems,
     class_list_problem,
@@ -65,6 +67,12 @@ APART = 1.5
 
 MEDIANS_APART = 2
 """The same of the medians: random sizes in training have wide limits, and few are looked at."""
+
+WIDE = 20
+"""Mean and standard deviation of a network's input are smaller if mean and std are its own."""
+
+FLAT = 0.02
+"""The interquartile range of a network's input is larger, and so is that of pixels from 0 to 1."""
 
 LIMITS = ('max_per_img', 'max_per_image', 'num_queries')
 """Keys of mmdet's models and heads with the largest number of objects in an image."""
@@ -293,6 +301,58 @@ def image_scale(run: Run) -> Iterator[str]:
                 f'{trained_middle:.0f} or more: objects have other sizes than in training; set '
                 "the scale of the test pipeline's Resize"
             )
+
+
+@check('input-values', WARNING, TOGETHER)
+def input_values(run: Run) -> Iterator[str]:
+    """mean and std are for pixels of another range than those that are loaded."""
+    for data in run.sets:
+        pixels = [image[::4, ::4].ravel() for _, image in data.loaded.images[:FIRST_IMAGES]]
+        inputs = network_inputs(run.cfg, data)
+        if not pixels or not inputs:
+            continue
+        loaded = np.concatenate(pixels)
+        read = np.concatenate(inputs)
+        largest = float(loaded.max())
+        is_wrong = np.abs(read).max() > max(WIDE, 2 * largest)
+        is_wrong |= iqr(read) < FLAT and iqr(loaded) > FLAT * largest
+        if starts_from_our_weights(run.cfg):
+            is_wrong |= max(abs(read.mean()), read.std()) > WIDE
+        if is_wrong:
+            yield (
+                f'{data.loader}: expected mean and std for pixels of 0 … {largest:g}, as they are '
+                f'loaded, got mean and std that make {read.min():.3g} … {read.max():.4g} of them; '
+                "ImageNet's are mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375] for "
+                '0 … 255, and a 255th of these for 0 … 1'
+            )
+            return
+
+
+def iqr(values: NDArray[Any]) -> float:
+    """Return the interquartile range: random erasing changes the standard deviation."""
+    lower, upper = np.percentile(values, [25, 75])
+    return float(upper - lower)
+
+
+def network_inputs(cfg: Config, data: Data) -> list[NDArray[Any]]:
+    """Return values of a data set's first samples as its preprocessor gives them to the network."""
+    settings = cfg.model.get('module', cfg.model).get('data_preprocessor')
+    inputs = []
+    for _, item in data.loaded.items[:FIRST_IMAGES]:
+        batch = {'inputs': [item['inputs']], 'data_samples': [copy.deepcopy(item['data_samples'])]}
+        if settings:
+            with contextlib.suppress(Exception):  # of samples that it reads in training only
+                batch = MODELS.build(settings)(batch, training=False)
+        inputs.append(np.asarray(batch['inputs'][0], float)[..., ::4, ::4].ravel())
+    return inputs
+
+
+def starts_from_our_weights(cfg: Config) -> bool:
+    """Whether the backbone is one of mmpola's and the config names weights."""
+    backbone = type_class((cfg.model.get('backbone') or {}).get('type'), MODELS)
+    is_ours = isinstance(backbone, type) and issubclass(backbone, Backbone)
+    has_weights = any(is_pretrained(node) for _, node in nodes(cfg.model, 'model'))
+    return is_ours and bool(has_weights or cfg.get('load_from'))
 
 
 @check('object-limits', WARNING, TOGETHER)

@@ -492,3 +492,33 @@ def test_the_scale_of_photographs_against_that_of_the_base_config(segmentation):
     first, second, *_ = checked.lines()
     assert ', read at 64 x 64, crops of images resized to ' in first
     assert ', read at 320 x 256 (' in second
+
+
+@pytest.mark.parametrize(
+    ('settings', 'weights', 'is_wrong'),
+    [
+        ({}, True, False),
+        (dict(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]), False, True),
+        (dict(mean=[103.53, 116.28, 123.675], std=[1, 1, 1]), False, False),  # as for Caffe's
+        (dict(mean=[103.53, 116.28, 123.675], std=[1, 1, 1]), True, True),
+        (dict(mean=None, std=None), False, False),  # as for YOLOX
+        (dict(mean=None, std=None), True, True),
+    ],
+)
+@pytest.mark.parametrize('kind', ['detection', 'segmentation'])
+def test_mean_and_std_of_another_range(kind, settings, weights, is_wrong, request):
+    cfg = request.getfixturevalue(kind)
+    cfg.model.data_preprocessor.update(settings)
+    if weights:
+        cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint='mmpola://pola_swin_nano')
+    found = warnings(cfg, ('train', 'val'))
+    assert [name for name, _ in found] == ['input-values'] * is_wrong
+    if is_wrong:
+        assert 'expected mean and std for pixels of 0 … 25' in found[0][1]
+
+
+def test_mean_and_std_of_class_folders(colours, tmp_path):
+    cfg = small_config(colours, tmp_path / 'work')
+    assert not warnings(cfg)
+    cfg.train_dataloader.dataset.transform.update(mean=[123.675] * 3, std=[58.395] * 3)
+    only(warnings(cfg), 'input-values')
