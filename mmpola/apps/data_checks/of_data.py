@@ -416,6 +416,26 @@ def is_short(polygon: Any) -> bool:
     return isinstance(polygon, list) and (len(polygon) < 6 or len(polygon) % 2 > 0)
 
 
+@check('run-lengths', ERROR, DATA)
+def run_lengths(data: Data) -> Iterator[str]:
+    """Run lengths have another size than their image: pycocotools crashes or finds no overlap."""
+    found = []
+    metrics = [one.get('metric') for split in data.splits for _, one in evaluators(data.cfg, split)]
+    are_read = loads_masks(data.dataset) or any('segm' in (metric or ()) for metric in metrics)
+    for annotation in data.raw.anns.values() if data.raw is not None and are_read else ():
+        mask = annotation.get('segmentation')
+        image = data.raw.imgs.get(annotation['image_id'])
+        if image is None or not isinstance(mask, dict):
+            continue
+        if mask.get('size') != [image['height'], image['width']]:
+            found.append(annotation.get('id'))
+    yield from some(
+        f"{data.place}: ids of annotations with run lengths whose 'size' is not [height, width] of "
+        'their image',
+        found,
+    )
+
+
 @check('masks-missing', ERROR, DATA)
 def masks_missing(data: Data) -> Iterator[str]:
     """Masks are loaded, and an object has none."""

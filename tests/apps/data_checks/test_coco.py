@@ -115,7 +115,9 @@ def test_annotations_that_training_cannot_read(field, value, detection, annotati
         ([[1, 2, 'inf', 4, 5, 6]], 'outlines-far'),
         ([[1, 2, 1e9, 4, 5, 6]], 'outlines-far'),
         ([[1, -1e9, 3, 4, 5, 6]], 'outlines-far'),
-        ({'counts': [80 * 96], 'size': [96, 80]}, 'samples-unreadable'),
+        ({'counts': [80 * 96], 'size': [96, 80]}, 'run-lengths'),
+        ({'counts': [6400], 'size': [8_000_000, 8_000_000]}, 'run-lengths'),
+        ({'counts': [80 * 96]}, 'run-lengths'),
         ({'counts': 'abc', 'size': [80, 96]}, 'samples-unreadable'),
     ],
 )
@@ -126,7 +128,7 @@ def test_masks_that_training_cannot_use(value, check, detection, annotations):
     annotations.path.write_text(text)
     text = only(errors(detection), check)
     name = f'{entry["image_id"]:012}.jpg'
-    if check == 'outlines-flat':
+    if check in ('outlines-flat', 'run-lengths'):
         assert text.endswith(f'(1): {entry["id"]}')
     else:
         assert f'(1): {annotations.path.parent.parent}/train2017/{name}' in text

@@ -202,3 +202,13 @@ def test_images_of_unequal_sizes_share_a_batch(detection, truth):
     assert text.startswith('val_dataloader.batch_size: 4 images of unequal sizes (')
     detection.val_dataloader.batch_size = 1
     assert not warnings(detection, ('val',))
+
+
+def test_run_lengths_that_only_the_evaluation_reads(detection, truth):
+    """Their overlap with every prediction would be -1."""
+    mask = {'counts': '0P`7', 'size': [96, 80]}
+    change(truth, lambda annotation: annotation.update(segmentation=mask))
+    without_masks(detection)
+    only(errors(detection, ('val',)), 'run-lengths')
+    detection.val_evaluator.metric = 'bbox'
+    assert not warnings(detection, ('val',))
