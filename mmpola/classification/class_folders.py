@@ -44,10 +44,11 @@ class ClassFolders(Dataset[dict[str, Any]]):
 
     Attributes:
         labels: int64 [N], one per image.
+        notes: a line if data for evaluation have no images of some of `classes`.
 
     Raises:
         ValueError: a folder, classes or images are missing, classes differ, or links lead to a
-            folder twice.
+            folder twice. Evaluation may lack some of `classes`.
     """
 
     def __init__(
@@ -61,7 +62,14 @@ class ClassFolders(Dataset[dict[str, Any]]):
     ) -> None:
         self.transform = create_transform(is_training=training, **transform)
         self.root = str(root)
-        images, names = _find_images(self.root, classes)
+        images, names = _find_images(self.root, classes, training)
+        absent = [name for name in names if not images.get(name)]
+        self.notes = []
+        if absent and classes != IMAGENET:
+            self.notes.append(
+                f'{root}: no images of {len(absent)} of {len(names)} classes, about which this '
+                f'evaluation says nothing: {listed(absent)}'
+            )
         labels = []
         paths = []
         for label, name in enumerate(names):
@@ -195,7 +203,7 @@ def class_names(source: str | Sequence[str]) -> list[str]:
 
 
 def _find_images(
-    root: str, classes: str | Sequence[str] | None
+    root: str, classes: str | Sequence[str] | None, training: bool
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Find the images of every class.
 
@@ -227,7 +235,7 @@ def _find_images(
     names = list(images)
     if classes:
         names = class_names(classes)
-    problems = _problems(root, images, classes, names)
+    problems = _problems(root, images, classes, names, training)
     if problems:
         raise ValueError('\n'.join(problems))
     return images, names
@@ -238,6 +246,7 @@ def _problems(
     images: dict[str, list[str]],
     classes: str | Sequence[str] | None,
     names: list[str],
+    training: bool,
 ) -> list[str]:
     """Describe what is wrong with class folders, a line per problem; see `_find_images`."""
     if not images:
@@ -245,6 +254,9 @@ def _problems(
     source = 'the list `classes`'
     if isinstance(classes, str):
         source = classes
+    extra = sorted(images.keys() - set(names), key=natural_key)
+    if classes and not training and not extra and any(images.values()):
+        return []  # labels follow from the names, so that some of the classes may be absent
     problems = []
     empty = [name for name, found in images.items() if not found]
     if empty:
@@ -253,7 +265,6 @@ def _problems(
     missing = [name for name in names if name not in images]
     if missing and classes != IMAGENET:
         problems.append(f'{root}: lacks classes that {source} has: {listed(missing)}')
-    extra = sorted(images.keys() - set(names), key=natural_key)
     if extra:
         problems.append(f'{root}: has classes that {source} lacks: {listed(extra)}')
     return problems

@@ -51,10 +51,10 @@ def tree(tmp_path):
     )
 
 
-def build(root, classes=None):
+def build(root, classes=None, training=False):
     if isinstance(classes, Path):
         classes = str(classes)
-    return ClassFolders(str(root), training=False, transform=PLAIN_TRANSFORM, classes=classes)
+    return ClassFolders(str(root), training=training, transform=PLAIN_TRANSFORM, classes=classes)
 
 
 def listed(data):
@@ -144,7 +144,7 @@ def test_a_thousand_classes_are_those_of_imagenet_unless_the_data_has_as_many(tm
 def test_names_of_classes_may_be_given(tree):
     assert build(tree, ['10', '2']).labels.tolist() == [0, 0, 1]
     with pytest.raises(ValueError, match=f'^{tree}: .* has: 1, 3$'):
-        build(tree, ['1', '2', '3', '10'])
+        build(tree, ['1', '2', '3', '10'], training=True)
     assert class_source({'root': str(tree), 'classes': ['10', '2']}, 2) == ['10', '2']
 
 
@@ -181,7 +181,33 @@ def test_problems(case, tmp_path):
     if others is not None:
         classes = fill(tmp_path / 'others', others)
     with pytest.raises(ValueError, match=f'^{root}: .*{problem}'):
-        build(root, classes)
+        build(root, classes, training=case == 'missing class')
+
+
+@pytest.mark.parametrize('with_folder', [False, True])
+def test_evaluation_without_some_of_the_classes(with_folder, tree):
+    names = ['1', '2', '3', '10']
+    if with_folder:
+        (tree / '3').mkdir()
+    data = build(tree, names)
+    assert listed(data) == EXPECTED
+    assert data.labels.tolist() == [1, 3, 3]
+    (note,) = data.notes
+    assert note.startswith(f'{tree}: no images of 2 of 4 classes')
+    assert note.endswith(': 1, 3')
+    with pytest.raises(ValueError, match='has classes that the list `classes` lacks: 2'):
+        build(tree, ['1', '3', '10'])
+
+
+def test_evaluation_with_every_class_has_no_notes(tree):
+    assert build(tree, ['10', '2']).notes == []
+    assert build(tree).notes == []
+
+
+def test_evaluation_without_any_image(tmp_path):
+    root = fill(tmp_path / 'root', {'a': [], 'b': ['x.txt']})
+    with pytest.raises(ValueError, match=r'class folders without images .*: a, b'):
+        build(root, ['a', 'b'])
 
 
 def test_archives_are_refused(tree, tmp_path):

@@ -349,6 +349,17 @@ def test_a_single_class_teaches_nothing(colours, tmp_path):
     only(errors(cfg), 'nothing-to-learn')
 
 
+def test_test_photographs_without_one_of_the_classes(colours, tmp_path):
+    data, cfg = copied(colours, tmp_path)
+    cfg.test_dataloader.dataset.root = str(shutil.copytree(data / 'val', data / 'camera'))
+    shutil.rmtree(data / 'camera/green')
+    checked = check_data(cfg, ('train', 'test'))
+    (found,) = checked.found
+    assert (found.name, found.level) == ('notes', 'warning')
+    assert found.text.startswith(f'{data}/camera: no images of 1 of 3 classes')
+    assert 'test: classes without samples (1): green' in checked.lines()
+
+
 def test_class_folders_one_folder_too_deep(colours, tmp_path):
     data, cfg = copied(colours, tmp_path)
     cfg.train_dataloader.dataset.root = str(data)
