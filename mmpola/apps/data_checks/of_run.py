@@ -21,7 +21,6 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, MODELS
 from numpy.typing import NDArray
-from PIL import Image
 from torch import nn
 
 from mmpola.apps.data_checks.of_data import (
@@ -31,7 +30,7 @@ from mmpola.apps.data_checks.of_data import (
     one_folder_too_deep,
     outlines,
 )
-from mmpola.apps.data_checks.read import FEW, PIXELS, Data, scale_factor, size_text
+from mmpola.apps.data_checks.read import FEW, PIXELS, SAMPLES, Data, scale_factor, size_text
 from mmpola.apps.data_checks.table import (
     CHECKS,
     ELSEWHERE,
@@ -81,13 +80,10 @@ COUNTED = 100
 """Objects of a class in an image that pycocotools counts in AP, whatever `proposal_nums` is."""
 
 MANY_IMAGES = 20_000
-"""Of more images, the quick check compares the paths only: a network's disk takes minutes."""
+"""Above this many images, the quick check compares paths only: a network drive takes minutes."""
 
 MIDDLE = 65_536
 """Bytes in the middle of files of one size that are compared before whole files are."""
-
-ALIKE = 4
-"""Mean difference of two small grey copies, of 255, up to which they show one photograph."""
 
 FILES_MISSING = 'files-missing'
 
@@ -624,38 +620,57 @@ def evaluator_ignore_index(run: Run) -> Iterator[str]:
 
 @check('same-images', WARNING, TOGETHER)
 def same_images(run: Run) -> Iterator[str]:
-    """Validation or test reads photographs that training learns from."""
+    """Validation or test reads files that training learns from, or versions of its photographs."""
     trained = [data for data in run.sets if data.is_trained]
+    files = {name for data in trained for name in image_files(data)}
+    photographs = {photograph(name, data) for data in trained for name in image_files(data)}
     for data in run.sets:
         evaluated = [split for split in data.splits if split != 'train']
-        if not trained or not evaluated:
+        if not evaluated:
             continue
-        shared = list(data.known.names)
-        if not data.is_trained:
-            names = [name for one in trained for name in one.known.names]
-            shared = images_among(data.known.names, names, run.whole)
-        if shared and all(isinstance(name, str) for name in shared):
-            yield (
-                f'{evaluated[0]}_dataloader: {len(shared)} of {data.images} images are in '
-                f'train_dataloader too ({listed(shared, 3)}): a model is not judged by what it '
-                'was trained on'
-            )
+        same = images_among(image_files(data), files, run.whole)
+        others = [name for name in image_files(data) if name not in same]
+        versions = [name for name in others if photograph(name, data) in photographs - {''}]
+        for found, what in (
+            (same, 'in train_dataloader too, as equal files'),
+            (versions, 'by name (NAME.rf.HASH) versions of photographs in train_dataloader too'),
+        ):
+            if found:
+                yield (
+                    f'{evaluated[0]}_dataloader: {len(found)} of {data.images} images are {what} '
+                    f'({listed(found, 3)}): a model is not judged by what it was trained on'
+                )
 
 
-def images_among(names: Sequence[Any], others: Sequence[Any], whole: bool) -> list[str]:
-    """Return the images that are among others: one file, equal files, or one name and look."""
+def image_files(data: Data) -> list[str]:
+    """List the images of a data set that are files."""
+    return [name for name in data.known.names if isinstance(name, str)]
+
+
+def photograph(path: str, data: Data) -> str:
+    """Name the photograph of which a file is a version, as Roboflow exports it; '' of other files.
+
+    The versions of NAME are NAME.rf.HASH.jpg, in class folders beside others of the same class.
+    """
+    folder, file = os.path.split(path)
+    name, mark, _ = file.partition('.rf.')
+    if not mark:
+        return ''
+    return os.path.join(os.path.basename(folder), name) if data.labels.unit == SAMPLES else name
+
+
+def images_among(names: Sequence[str], others: set[str], whole: bool) -> set[str]:
+    """Return the images that are among others: the same file, or an equal one."""
     folder_of = functools.lru_cache(maxsize=None)(os.path.realpath)
 
     def real(path: str) -> str:
         return os.path.join(folder_of(os.path.dirname(path)), os.path.basename(path))
 
-    own = [name for name in names if isinstance(name, str)]
-    known = {real(name) for name in others if isinstance(name, str)}
-    found = {name for name in own if real(name) in known}
-    if whole or len(own) + len(known) <= MANY_IMAGES:
-        found |= equal_files([name for name in own if name not in found], known)
-        found |= same_looks([name for name in own if name not in found], known, whole)
-    return [name for name in own if name in found]
+    known = {real(name) for name in others}
+    found = {name for name in names if real(name) in known}
+    if whole or len(names) + len(known) <= MANY_IMAGES:
+        found |= equal_files([name for name in names if name not in found], known)
+    return found
 
 
 def equal_files(names: Sequence[str], others: set[str]) -> set[str]:
@@ -679,51 +694,6 @@ def middle_of(path: str) -> int:
     with open(path, 'rb') as file:
         file.seek(max(0, os.path.getsize(path) - MIDDLE) // 2)
         return hash(file.read(MIDDLE))
-
-
-def same_looks(names: Sequence[str], others: set[str], whole: bool) -> set[str]:
-    """Return the images that look like another one of the same name, perhaps stored anew.
-
-    Many data sets number the images of each split from 0, so that the name alone says nothing. The
-    quick check looks at a few pairs, and at all if one of them is alike.
-    """
-    by_name = {key: path for path in others for key in path_names(path)}
-    pairs = []
-    for name in names:
-        same = [by_name[key] for key in path_names(name) if key in by_name]
-        if same:
-            pairs.append((name, same[0]))
-    few = pairs[:: math.ceil(len(pairs) / FEW)] if pairs else []
-    if not whole and not any(look_alike(*pair) for pair in few):
-        return set()
-    return {name for name, other in pairs if look_alike(name, other)}
-
-
-def path_names(path: str) -> tuple[str, str]:
-    """Return the name of a file with and without its folder, which may be its class.
-
-    Neither has the suffix, nor the number that Roboflow adds.
-    """
-    folder, file = os.path.split(path)
-    name = os.path.splitext(file)[0].partition('.rf.')[0]
-    return f'{os.path.basename(folder)}/{name}', name
-
-
-def look_alike(one: str, other: str) -> bool:
-    """Whether two files show one photograph, which is not of one colour."""
-    first = small_copy(one)
-    second = small_copy(other)
-    if first is None or second is None or first.std() <= ALIKE:
-        return False
-    return bool(np.abs(first - second).mean() <= ALIKE)
-
-
-def small_copy(path: str) -> NDArray[Any] | None:
-    """Return an image as 16 x 16 grey values; None if it cannot be read."""
-    with contextlib.suppress(Exception), Image.open(path) as image:  # of formats that Pillow lacks
-        image.draft('L', (64, 64))
-        return np.asarray(image.convert('L').resize((16, 16)), float)
-    return None
 
 
 # What a loop or a hook of the run asks, which knows more than the config.
