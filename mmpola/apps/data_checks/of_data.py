@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -386,7 +386,10 @@ def outlines_flat(data: Data) -> Iterator[str]:
         yield from some(
             f'{data.place}: ids of annotations whose segmentation is [x1, y1, …], but not '
             '[[x1, y1, …], …], a list of polygons',
-            outlines(data.raw, lambda polygon: not isinstance(polygon, list)),
+            outlines(
+                getattr(data.raw, 'anns', {}).values(),
+                lambda polygon: not isinstance(polygon, list),
+            ),
         )
 
 
@@ -397,14 +400,14 @@ def outlines_short(data: Data) -> Iterator[str]:
         yield from some(
             f'{data.place}: ids of annotations with a polygon of fewer than three points, or an '
             'odd number of values; training ignores objects that have no other',
-            outlines(data.raw, is_short),
+            outlines(getattr(data.raw, 'anns', {}).values(), is_short),
         )
 
 
-def outlines(coco: Any, is_wrong: Callable[[Any], bool]) -> list[Any]:
-    """List the ids of annotations with a polygon that is wrong, in a file in COCO layout."""
+def outlines(annotations: Iterable[dict[str, Any]], is_wrong: Callable[[Any], bool]) -> list[Any]:
+    """List the ids of annotations in COCO layout with a polygon that is wrong."""
     found = []
-    for annotation in coco.anns.values() if coco is not None else ():
+    for annotation in annotations:
         polygons = annotation.get('segmentation')
         if isinstance(polygons, list) and any(map(is_wrong, polygons)):
             found.append(annotation.get('id'))

@@ -451,14 +451,53 @@ def judged(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data]]]:
                 yield key, evaluator, sets
 
 
-def with_file(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data], Any]]:
-    """Yield what `judged` does, and the file that evaluator and data set read as mmdet reads it."""
+def truth_of(evaluator: dict[str, Any], sets: list[Data]) -> Any:
+    """Return the file of an evaluator as mmdet's COCO API reads it.
+
+    None if it is in another format, or lacks images of its data sets or annotates them otherwise.
+    """
+    if not evaluator.get('ann_file'):
+        return None
+    first = sets[0]
+    path = Path(evaluator['ann_file']).resolve()
+    files = {place.resolve(): data.raw for data in sets for place in data.paths}
+    if path not in files and path not in first.truths and first.raw is not None:
+        first.truths[path] = None
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+            first.truths[path] = type(first.raw)(str(path))
+    coco = {**first.truths, **files}.get(path)
+    has_all = coco is not None and all(is_annotated_in(coco, data) for data in sets)
+    return coco if has_all else None
+
+
+def is_annotated_in(coco: Any, data: Data) -> bool:
+    """Whether a file has every image of a data set, with its name and its boxes."""
+
+    def described(file: Any, image: Any) -> tuple[str, Counter[Any]]:
+        name = os.path.basename(file.imgs.get(image, {}).get('file_name', ''))
+        boxes = [one.get('bbox') or () for one in file.imgToAnns.get(image, ())]
+        return name, Counter(map(tuple, boxes))
+
+    if data.raw is None or data.raw is coco:
+        return data.raw is coco
+    return all(described(coco, image) == described(data.raw, image) for image in data.known.ids)
+
+
+def with_file(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data], list[dict[str, Any]]]]:
+    """Yield what `judged` does, and the annotations in the evaluator's file that it reads.
+
+    These are of images that the file lists, and of the classes.
+    """
     for key, evaluator, sets in judged(run):
-        truth = Path(evaluator.get('ann_file') or '').resolve()
-        for data in sets:
-            if data.raw is not None and truth in [path.resolve() for path in data.paths]:
-                yield key, evaluator, sets, data.raw
-                break
+        coco = truth_of(evaluator, sets)
+        if coco is not None:
+            names = {name for data in sets for name in data.classes}
+            read = []
+            for annotation in [one for image in coco.imgs for one in coco.imgToAnns.get(image, ())]:
+                category = coco.cats.get(annotation.get('category_id'), {})
+                if category.get('name') in names:
+                    read.append(annotation)
+            yield key, evaluator, sets, read
 
 
 @check('evaluator-file', WARNING, TOGETHER)
@@ -467,7 +506,8 @@ def evaluator_file(run: Run) -> Iterator[str]:
     for key, evaluator, sets in judged(run):
         truth = evaluator.get('ann_file')
         files = [path.resolve() for data in sets for path in data.paths]
-        if truth and Path(truth).resolve() not in files:
+        is_other = truth and Path(truth).resolve() not in files
+        if is_other and truth_of(evaluator, sets) is None:
             own = listed(data.place for data in sets)
             loader = f'{key.partition("_")[0]}_dataloader'
             yield (
@@ -490,12 +530,14 @@ def evaluator_sets(run: Run) -> Iterator[str]:
         ids = Counter(image for data in sets for image in data.known.ids - {None})
         shared = sum(count > 1 for count in ids.values())
         reads_ids = 'Coco' in type_name(evaluator.get('type'))
-        if evaluator.get('ann_file') or (reads_ids and shared):
+        is_of_one = evaluator.get('ann_file') and truth_of(evaluator, sets) is None
+        if is_of_one or (reads_ids and shared):
             yield (
                 f'{key}: {len(sets)} data sets in {split}_dataloader, of which {shared} '
                 f'images share an id with another, and ann_file={evaluator.get("ann_file")}: '
                 "predictions for one are compared with another's annotations; use type="
-                "'MultiDatasetsEvaluator' with a metric and a prefix for each"
+                "'MultiDatasetsEvaluator' with a metric and a prefix for each, or one file of all "
+                'images with different ids'
             )
 
 
@@ -539,13 +581,13 @@ def has_resized_boxes(data: Data) -> bool:
 @check('evaluator-outlines', ERROR, TOGETHER)
 def evaluator_outlines(run: Run) -> Iterator[str]:
     """Outlines have fewer than three points, of which pycocotools makes an error after an epoch."""
-    for _, evaluator, _, coco in with_file(run):
+    for _, evaluator, _, entries in with_file(run):
         if 'segm' in metrics_of(evaluator):
             yield from some(
                 f'{evaluator["ann_file"]}: ids of annotations with a polygon of fewer than three '
                 'points, or an odd number of values, with which the evaluation of masks fails or '
                 'counts less',
-                outlines(coco, is_short),
+                outlines(entries, is_short),
             )
 
 
@@ -560,7 +602,7 @@ def metrics_of(evaluator: dict[str, Any]) -> list[str]:
 @check('evaluator-fields', ERROR, TOGETHER)
 def evaluator_fields(run: Run) -> Iterator[str]:
     """Annotations have no field that pycocotools reads in an evaluation."""
-    for _, evaluator, _, coco in with_file(run):
+    for _, evaluator, _, entries in with_file(run):
         metrics = metrics_of(evaluator)
         if not metrics:
             continue
@@ -568,10 +610,10 @@ def evaluator_fields(run: Run) -> Iterator[str]:
         if 'segm' in metrics:
             fields['segmentation'] = "the outline, or leave 'segm' out of the evaluator's metric"
         for field, remedy in fields.items():
-            count = sum(field not in annotation for annotation in coco.anns.values())
+            count = sum(field not in entry for entry in entries)
             if count:
                 yield (
-                    f'{evaluator["ann_file"]}: {count} of {len(coco.anns)} annotations have no '
+                    f'{evaluator["ann_file"]}: {count} of {len(entries)} annotations have no '
                     f'{field!r}, without which evaluation fails; write {remedy}'
                 )
 
@@ -579,8 +621,8 @@ def evaluator_fields(run: Run) -> Iterator[str]:
 @check('annotation-id-0', WARNING, TOGETHER)
 def annotation_id_0(run: Run) -> Iterator[str]:
     """An annotation has the id 0, which pycocotools takes for no match."""
-    for _, evaluator, _, coco in with_file(run):
-        if 0 in coco.anns:
+    for _, evaluator, _, entries in with_file(run):
+        if any(entry.get('id') == 0 for entry in entries):
             yield (
                 f'{evaluator["ann_file"]}: an annotation has the id 0 and counts as never found; '
                 'number them from 1'
@@ -590,14 +632,14 @@ def annotation_id_0(run: Run) -> Iterator[str]:
 @check('evaluator-images', WARNING, TOGETHER)
 def evaluator_images(run: Run) -> Iterator[str]:
     """The file of an evaluator has annotated images that are not evaluated."""
-    for key, _, sets, coco in with_file(run):
-        annotated = {image for image, found in coco.imgToAnns.items() if found}
+    for key, _, sets, entries in with_file(run):
+        annotated = {entry['image_id'] for entry in entries}
         known = {image for data in sets for image in data.known.ids}
         if not annotated <= known:
             yield (
-                f'{key}.ann_file: {len(known & set(coco.imgs))} of {len(coco.imgs)} images are '
-                'evaluated, AP counts the others as missed; give evaluator and data set a file of '
-                'these images only, instead of indices or filter_cfg'
+                f'{key}.ann_file: {len(annotated & known)} of {len(annotated)} images with objects '
+                'are evaluated, AP counts the others as missed; give evaluator and data set a file '
+                'of these images only, instead of indices or filter_cfg'
             )
 
 

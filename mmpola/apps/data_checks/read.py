@@ -147,6 +147,7 @@ class Data:
         absent: files and folders that do not exist.
         error: what it raised when it was built or read.
         raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
+        truths: other files of its evaluators, as mmdet's COCO API has read them; None if it cannot.
         unfiltered: number of samples before `filter_cfg` and `indices`; -1 before they are known.
         annotations: number of all annotations of these samples.
         dropped: ids, by the cause, of annotations that the data set leaves out without a word,
@@ -168,6 +169,7 @@ class Data:
     absent: Sequence[Path] = ()
     error: Exception | None = None
     raw: Any = None
+    truths: dict[Path, Any] = field(default_factory=dict)
     unfiltered: int = -1
     annotations: int = 0
     dropped: dict[str, list[Any]] = field(default_factory=dict)

@@ -63,7 +63,7 @@ def test_an_evaluator_of_another_split(detection, truth, annotations):
 def test_indices_and_the_whole_file(detection, truth):
     detection.val_dataloader.dataset.indices = 1
     text = only(warnings(detection, ('train', 'val')), 'evaluator-images')
-    assert text.startswith('val_evaluator.ann_file: 1 of 4 images are evaluated')
+    assert text.startswith('val_evaluator.ann_file: 1 of 4 images with objects are evaluated')
     detection.val_evaluator.ann_file = None  # the images' own annotations
     assert not warnings(detection, ('train', 'val'))
 
@@ -77,6 +77,19 @@ def test_fields_that_an_evaluation_needs(field, detection, truth):
     detection.val_evaluator.metric = 'bbox'
     if field == 'segmentation':
         assert not warnings(detection, ('train', 'val'))
+
+
+@pytest.mark.parametrize('changes', [dict(image_id=4711), dict(category_id=99)])
+def test_annotations_that_no_evaluation_reads(changes, detection, truth):
+    content = json.loads(truth.read_text())
+    content['categories'].append({'id': 99, 'name': 'moon'})
+    wrong = {**content['annotations'][0], 'id': 0, 'segmentation': [[1, 1]], **changes}
+    del wrong['iscrowd']
+    content['annotations'].append(wrong)
+    truth.write_text(json.dumps(content))
+    without_masks(detection)
+    found = [name for name, _ in warnings(detection, EVERY)]
+    assert found == ['annotations-dropped'] * ('image_id' in changes)
 
 
 def test_an_annotation_with_the_id_0(detection, truth, annotations):
@@ -212,3 +225,48 @@ def test_run_lengths_that_only_the_evaluation_reads(detection, truth):
     only(errors(detection, ('val',)), 'run-lengths')
     detection.val_evaluator.metric = 'bbox'
     assert not warnings(detection, ('val',))
+
+
+def merged(detection, truth, train):
+    """Evaluate training and validation data together by one file of all their images."""
+    parts = [json.loads(path.read_text()) for path in (truth, train)]
+    for number, part in enumerate(parts):
+        for image in part['images']:
+            image['id'] += 1000 * number
+        for annotation in part['annotations']:
+            annotation['image_id'] += 1000 * number
+            annotation['id'] += 1000 * number
+    for path, part in zip((truth, train), parts, strict=True):
+        path.write_text(json.dumps(part))
+    path = truth.parent / 'both.json'
+    for key in ('images', 'annotations'):
+        parts[0][key] += parts[1][key]
+    path.write_text(json.dumps(parts[0]))
+    first = detection.val_dataloader.dataset
+    second = {
+        **first,
+        'ann_file': f'annotations/{train.name}',
+        'data_prefix': dict(img='train2017/'),
+    }
+    second['indices'] = None
+    detection.val_dataloader.dataset = dict(type='ConcatDataset', datasets=[first, second])
+    detection.val_evaluator.ann_file = str(path)
+    return path
+
+
+def test_one_file_of_all_data_sets(detection, truth, annotations):
+    path = merged(detection, truth, annotations.path)
+    assert not warnings(detection, ('val',))
+    change(path, lambda annotation: annotation.pop('area'))  # and it is checked like others
+    only(errors(detection, ('val',)), 'evaluator-fields')
+    change(path, lambda annotation: annotation.update(bbox=[1, 1, 3, 3]))
+    names = [name for name, _ in warnings(detection, ('val',))]
+    assert names == ['evaluator-file', 'evaluator-sets']
+
+
+def test_a_copy_of_the_file(detection, truth):
+    copy = shutil.copy(truth, truth.parent / 'copy.json')
+    detection.val_evaluator.ann_file = str(copy)
+    assert not warnings(detection, ('val',))
+    change(copy, lambda annotation: annotation.update(bbox=[1, 1, 3, 3]))
+    only(warnings(detection, ('val',)), 'evaluator-file')
