@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -14,6 +14,7 @@ from unicodedata import normalize
 import numpy as np
 
 from mmpola.apps.data_checks.read import (
+    FARTHEST,
     INSTANCES,
     PIXELS,
     SAMPLES,
@@ -49,12 +50,6 @@ FEW_OBJECTS = 0.01
 
 HALF = 0.5
 """Area that an outline and its box have at least in common, as a share of both together."""
-
-FARTHEST = 10
-"""Coordinates of polygons may be this many times the longer side of their image.
-
-pycocotools stores an outline in steps of a fifth of a pixel: 1e9 would take all memory.
-"""
 
 LOSSY = ('.jpg', '.jpeg', '.jpe', '.jfif')
 """Suffixes of formats that do not keep each pixel."""
@@ -379,44 +374,64 @@ def outlines_beside(data: Data) -> Iterator[str]:
         )
 
 
-@check('outlines-flat', ERROR, DATA)
-def outlines_flat(data: Data) -> Iterator[str]:
-    """Outlines are lists of numbers, instead of lists of polygons."""
-    if loads_masks(data.dataset):
-        yield from some(
-            f'{data.place}: ids of annotations whose segmentation is [x1, y1, …], but not '
-            '[[x1, y1, …], …], a list of polygons',
-            outlines(
-                getattr(data.raw, 'anns', {}).values(),
-                lambda polygon: not isinstance(polygon, list),
-            ),
-        )
+FAULTS = {
+    'masks-missing': (
+        DATA,
+        'images with an object without a mask, but masks are loaded (with_mask=True); annotate '
+        'them, or train a detector of boxes: with_mask=False, a model without mask_head, an '
+        "evaluator with metric='bbox'",
+    ),
+    'outlines-flat': (
+        DATA,
+        'images with an object whose segmentation is [x1, y1, …], but not [[x1, y1, …], …], a list '
+        'of polygons',
+    ),
+    'outlines-far': (
+        DATA,
+        'images with an outline whose coordinates are not finite, or farther away than '
+        f'{FARTHEST} times the longer side of the image',
+    ),
+    'samples-unreadable': (SAMPLE, 'samples that cannot be loaded'),
+    'image-size': (SAMPLE, 'images of another size than annotated'),
+    'map-colours': (
+        SAMPLE,
+        'label maps of colours; expected one channel with the numbers of the classes',
+    ),
+    'map-size': (SAMPLE, 'label maps of another size than their images'),
+    'map-bits': (
+        SAMPLE,
+        'label maps with numbers above 255, of which the step that loads them takes the lower 8 '
+        'bits',
+    ),
+}
+"""Errors of single samples: the name of the check, when it is asked, and its rule.
+
+`read.py` and `samples.py` find them.
+"""
+
+
+def faults(name: str, rule: str, data: Data) -> Iterator[str]:
+    """Yield a line for the files with a fault that reading has found for the check of a name."""
+    found = [*data.known.faults, *data.loaded.faults]
+    files = dict.fromkeys(fault.text for fault in found if fault.check == name)
+    yield from some(f'{data.place}: {rule}', list(files))
+
+
+for _name, (_asked, _rule) in FAULTS.items():
+    _ask = functools.partial(faults, _name, _rule)
+    _about = _rule[0].upper() + _rule[1:].partition(';')[0]
+    CHECKS[_name] = Check(_name, ERROR, _asked, _about, _ask)
 
 
 @check('outlines-short', WARNING, DATA)
 def outlines_short(data: Data) -> Iterator[str]:
     """Outlines have fewer than three points: training ignores their objects."""
-    if data.is_trained and loads_masks(data.dataset):
-        yield from some(
-            f'{data.place}: ids of annotations with a polygon of fewer than three points, or an '
-            'odd number of values; training ignores objects that have no other',
-            outlines(getattr(data.raw, 'anns', {}).values(), is_short),
+    if data.is_trained:
+        rule = (
+            'images with an object whose polygons all have fewer than three points, or one has an '
+            'odd number of values; training ignores these objects or polygons'
         )
-
-
-def outlines(annotations: Iterable[dict[str, Any]], is_wrong: Callable[[Any], bool]) -> list[Any]:
-    """List the ids of annotations in COCO layout with a polygon that is wrong."""
-    found = []
-    for annotation in annotations:
-        polygons = annotation.get('segmentation')
-        if isinstance(polygons, list) and any(map(is_wrong, polygons)):
-            found.append(annotation.get('id'))
-    return found
-
-
-def is_short(polygon: Any) -> bool:
-    """Whether a polygon has fewer than three points, or half a point."""
-    return isinstance(polygon, list) and (len(polygon) < 6 or len(polygon) % 2 > 0)
+        yield from faults('outlines-short', rule, data)
 
 
 @check('run-lengths', ERROR, DATA)
@@ -439,36 +454,6 @@ def run_lengths(data: Data) -> Iterator[str]:
     )
 
 
-@check('masks-missing', ERROR, DATA)
-def masks_missing(data: Data) -> Iterator[str]:
-    """Masks are loaded, and an object has none."""
-    yield from some(
-        f'{data.place}: images with an object without a mask, but masks are loaded '
-        '(with_mask=True); annotate them, or train a detector of boxes: with_mask=False, a model '
-        "without mask_head, an evaluator with metric='bbox'",
-        images(data, data.known.objects.lacks_mask),
-    )
-
-
-@check('outlines-far', ERROR, DATA)
-def outlines_far(data: Data) -> Iterator[str]:
-    """Outlines are not finite, or far outside of their image."""
-    objects = data.known.objects
-    limit = FARTHEST * objects.image_size.max(1, initial=0)
-    is_near = (np.abs(objects.outline) <= limit[:, None]).all(1)
-    yield from some(
-        f'{data.place}: images with an outline whose coordinates are not finite, or farther away '
-        f'than {FARTHEST} times the longer side of the image',
-        images(data, ~is_near),
-    )
-
-
-def images(data: Data, chosen: Any) -> list[str]:
-    """Name the images of chosen objects."""
-    numbers = np.unique(data.known.objects.image[chosen])
-    return [data.known.names[number] for number in numbers]
-
-
 def boxes(data: Data, chosen: Any) -> list[str]:
     """Name the images of chosen objects, with their boxes."""
     objects = data.known.objects
@@ -486,28 +471,6 @@ def first_sample(data: Data) -> Iterator[str]:
     """No sample comes through the whole pipeline."""
     if data.loaded.error is not None:
         yield f'{data.loader}.dataset: its first sample fails: {data.loaded.error}'
-
-
-FAULTS = {
-    'samples-unreadable': 'samples that cannot be loaded',
-    'image-size': 'images of another size than annotated',
-    'map-colours': 'label maps of colours; expected one channel with the numbers of the classes',
-    'map-size': 'label maps of another size than their images',
-    'map-bits': 'label maps with numbers above 255, of which the step that loads them takes the '
-    'lower 8 bits',
-}
-"""Errors of single samples, which `samples.py` finds: the name of the check, and its rule."""
-
-
-def faults(name: str, rule: str, data: Data) -> Iterator[str]:
-    """Yield a line for the files with a fault that loading has found for the check of a name."""
-    files = [fault.text for fault in data.loaded.faults if fault.check == name]
-    yield from some(f'{data.place}: {rule}', files)
-
-
-for _name, _rule in FAULTS.items():
-    _ask = functools.partial(faults, _name, _rule)
-    CHECKS[_name] = Check(_name, ERROR, SAMPLE, _rule[0].upper() + _rule[1:], _ask)
 
 
 @check('map-lossy', WARNING, SAMPLE)

@@ -23,14 +23,17 @@ from mmengine.registry import DATASETS, METRICS, MODELS
 from numpy.typing import NDArray
 from torch import nn
 
-from mmpola.apps.data_checks.of_data import (
-    FEW_OBJECTS,
+from mmpola.apps.data_checks.of_data import FEW_OBJECTS, known_boxes, one_folder_too_deep
+from mmpola.apps.data_checks.read import (
+    FEW,
+    PIXELS,
+    SAMPLES,
+    Data,
     is_short,
-    known_boxes,
-    one_folder_too_deep,
-    outlines,
+    lacks_a_value,
+    scale_factor,
+    size_text,
 )
-from mmpola.apps.data_checks.read import FEW, PIXELS, SAMPLES, Data, scale_factor, size_text
 from mmpola.apps.data_checks.table import (
     CHECKS,
     ELSEWHERE,
@@ -580,15 +583,29 @@ def has_resized_boxes(data: Data) -> bool:
 
 @check('evaluator-outlines', ERROR, TOGETHER)
 def evaluator_outlines(run: Run) -> Iterator[str]:
-    """Outlines have fewer than three points, of which pycocotools makes an error after an epoch."""
+    """Outlines of which pycocotools makes an error, after an epoch, or another mask."""
     for _, evaluator, _, entries in with_file(run):
         if 'segm' in metrics_of(evaluator):
+            outlines = [(entry.get('id'), entry.get('segmentation', {})) for entry in entries]
             yield from some(
-                f'{evaluator["ann_file"]}: ids of annotations with a polygon of fewer than three '
-                'points, or an odd number of values, with which the evaluation of masks fails or '
-                'counts less',
-                outlines(entries, is_short),
+                f'{evaluator["ann_file"]}: ids of annotations with which the evaluation of masks '
+                'fails or counts less: expected a list of polygons, the first one of at least '
+                'three points and each with an even number of values, or run lengths; correct '
+                'them, or remove polygons of one or two points',
+                [key for key, outline in outlines if not is_evaluated(outline)],
             )
+
+
+def is_evaluated(outline: Any) -> bool:
+    """Whether pycocotools makes the mask that is meant of polygons or run lengths.
+
+    It tells by the first polygon what a list holds; points and lines behind it change nothing.
+    """
+    if not isinstance(outline, list):
+        return isinstance(outline, dict)
+    if not outline or not all(isinstance(polygon, list) for polygon in outline):
+        return False
+    return not is_short(outline[0]) and not lacks_a_value(outline)
 
 
 def metrics_of(evaluator: dict[str, Any]) -> list[str]:

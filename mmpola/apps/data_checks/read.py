@@ -27,6 +27,12 @@ PIXELS = 'pixels'
 SAMPLES = 'samples'
 """Units of the labels: one per object, per pixel, or per image or sequence."""
 
+FARTHEST = 10
+"""Coordinates of polygons may be this many times the longer side of their image.
+
+pycocotools stores an outline in steps of a fifth of a pixel: 1e9 would take all memory.
+"""
+
 FEW = 32
 """Samples that the quick check loads, evenly spread over the data set."""
 
@@ -41,7 +47,6 @@ OBJECT = np.dtype(
         ('box', float, 4),  # x1, y1, x2, y2
         ('image_size', float, 2),  # width and height of its image; inf if they are not known
         ('ignored', bool),  # whether training ignores the object
-        ('lacks_mask', bool),  # whether the pipeline loads masks, and the object has none
         ('outline', float, 4),  # x1, y1, x2, y2 of its polygons, if the pipeline loads them; else 0
     ]
 )
@@ -63,6 +68,13 @@ class Labels(NamedTuple):
 NO_LABELS = Labels('', Counter())
 
 
+class Fault(NamedTuple):
+    """Why training cannot use a sample: the name of a check, and the file with the reason."""
+
+    check: str
+    text: str
+
+
 class Known(NamedTuple):
     """What a data set knows about its samples without loading them.
 
@@ -73,6 +85,7 @@ class Known(NamedTuple):
         files: all images and label maps; none if they are not on this machine's disks.
         ids: what the data set calls its images.
         objects: an `OBJECT` for each, as a record array.
+        faults: of the masks of objects, if the pipeline loads them.
     """
 
     labels: Labels = NO_LABELS
@@ -81,13 +94,7 @@ class Known(NamedTuple):
     files: Sequence[str] = ()
     ids: frozenset[Any] = frozenset()
     objects: Any = np.empty(0, OBJECT).view(np.recarray)
-
-
-class Fault(NamedTuple):
-    """Why training cannot use a sample: the name of a check, and the file with the reason."""
-
-    check: str
-    text: str
+    faults: Sequence[Fault] = ()
 
 
 @dataclass
@@ -427,6 +434,7 @@ def known_of(dataset: Any, images: int) -> Known:
     files = []
     ids = set()
     objects = [Known().objects]
+    faults = []
     for index, info in enumerate(infos):
         labels.append(labels_of(info))
         names.append(info.get('img_path'))
@@ -434,23 +442,30 @@ def known_of(dataset: Any, images: int) -> Known:
         files += files_of(info) if is_local else []
         size = (info.get('width') or math.inf, info.get('height') or math.inf)
         reads_masks = with_mask and 'segments_info' not in info  # panoptic masks are in a file
-        rows = [object_of(one, index, size, reads_masks) for one in info.get('instances', ())]
+        rows = []
+        for instance in info.get('instances', ()):
+            mask = None
+            if reads_masks and not instance.get('ignore_flag'):
+                mask = instance.get('mask') or ()
+            outline = outline_of(mask)
+            rows.append(object_of(instance, index, size, outline))
+            fault = mask_fault(mask, outline, max(size))
+            if fault is not None:
+                faults.append(Fault(fault, str(info.get('img_path'))))
         objects.append(np.array(rows, OBJECT))  # compact, as COCO has a million objects
     empty = sum(one is not None and one.total == 0 for one in labels)
     table = np.concatenate(objects).view(np.recarray)
-    return Known(added(labels), empty, names, files, frozenset(ids), table)
+    return Known(added(labels), empty, names, files, frozenset(ids), table, faults)
 
 
-def object_of(instance: Results, index: int, size: Any, reads_masks: bool) -> tuple[Any, ...]:
+def object_of(instance: Results, index: int, size: Any, outline: Any) -> tuple[Any, ...]:
     """Return an `OBJECT` of an instance in what a data set knows about a sample."""
     box = tuple(instance.get('bbox', ()))
     has_box = len(box) == 4
-    is_ignored = bool(instance.get('ignore_flag'))
-    mask = instance.get('mask') or () if reads_masks and not is_ignored else None
-    lacks_mask = mask is not None and len(mask) == 0
     place = box if has_box else (0,) * 4
     label = instance.get('bbox_label', -1)
-    return (index, label, has_box, place, size, is_ignored, lacks_mask, outline_of(mask))
+    is_ignored = bool(instance.get('ignore_flag'))
+    return (index, label, has_box, place, size, is_ignored, outline)
 
 
 def outline_of(mask: Any) -> tuple[float, float, float, float]:
@@ -458,15 +473,42 @@ def outline_of(mask: Any) -> tuple[float, float, float, float]:
     polygons = []
     if isinstance(mask, list):
         polygons = [polygon for polygon in mask if isinstance(polygon, list) and polygon]
-    if not polygons:
-        return (0, 0, 0, 0)
-    xs = [x for polygon in polygons for x in polygon[0::2]]
+    xs = [x for polygon in polygons for x in polygon[0::2]] or [0]
     ys = [y for polygon in polygons for y in polygon[1::2]] or [0]
     try:
         is_finite = math.isfinite(sum(xs) + sum(ys))
     except TypeError:  # numbers that are written as text
         is_finite = False
     return (min(xs), min(ys), max(xs), max(ys)) if is_finite else (math.nan,) * 4
+
+
+def mask_fault(mask: Any, outline: tuple[float, ...], side: float) -> str | None:
+    """Name the check that finds a fault in a mask: run lengths and other types have none.
+
+    Args:
+        mask: of an object; None: it is not loaded.
+        outline: its `outline_of`.
+        side: the longer side of the image in pixels.
+    """
+    if mask is not None and len(mask) == 0:
+        return 'masks-missing'
+    if not isinstance(mask, list):
+        return None
+    if not all(isinstance(polygon, list) for polygon in mask):
+        return 'outlines-flat'
+    if not all(abs(value) <= FARTHEST * side for value in outline):  # NaN is not either
+        return 'outlines-far'
+    return 'outlines-short' if all(map(is_short, mask)) or lacks_a_value(mask) else None
+
+
+def is_short(polygon: Sequence[float]) -> bool:
+    """Whether a polygon x1, y1, x2, y2, … has fewer than three points."""
+    return len(polygon) < 6
+
+
+def lacks_a_value(polygons: Sequence[Sequence[float]]) -> bool:
+    """Whether one of the polygons that have three points has half a point too."""
+    return any(len(polygon) % 2 > 0 and not is_short(polygon) for polygon in polygons)
 
 
 def added(labels: Sequence[Labels | None]) -> Labels:

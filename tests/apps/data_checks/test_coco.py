@@ -128,7 +128,7 @@ def test_masks_that_training_cannot_use(value, check, detection, annotations):
     annotations.path.write_text(text)
     text = only(errors(detection), check)
     name = f'{entry["image_id"]:012}.jpg'
-    if check in ('outlines-flat', 'run-lengths'):
+    if check == 'run-lengths':
         assert text.endswith(f'(1): {entry["id"]}')
     else:
         assert f'(1): {annotations.path.parent.parent}/train2017/{name}' in text
@@ -348,14 +348,39 @@ def test_outlines_that_do_not_fit_their_boxes(change, detection, annotations):
     assert not warnings(detection)
 
 
-@pytest.mark.parametrize('polygons', [[[20, 20, 50, 50]], [[20, 20, 50, 20, 50, 50, 20]]])
+SQUARE = [20, 20, 50, 20, 50, 50, 20, 50]
+
+
+@pytest.mark.parametrize('polygons', [[[20, 20, 50, 50]], [SQUARE[:-1]], [SQUARE, SQUARE[:-1]]])
 def test_outlines_of_too_few_points(polygons, detection, annotations):
     entry = annotations['annotations'][1]
     entry['segmentation'] = polygons
+    entry['bbox'] = [20, 20, 30, 30]
     annotations.save()
-    assert only(warnings(detection), 'outlines-short').endswith(f'(1): {entry["id"]}')
+    text = only(warnings(detection), 'outlines-short')
+    assert text.endswith(f'(1): {image_of(entry, annotations)}')
     detection.train_dataloader.dataset.pipeline[1].with_mask = False
     assert not warnings(detection)
+
+
+def image_of(entry, annotations):
+    """Return the file of the image of an annotation."""
+    (name,) = (one['file_name'] for one in annotations['images'] if one['id'] == entry['image_id'])
+    return annotations.path.parent.parent / 'train2017' / name
+
+
+@pytest.mark.parametrize('fragment', [[], [20], [20, 20], [20, 20, 21, 21]])
+@pytest.mark.parametrize('place', [0, 1])
+def test_fragments_beside_an_outline(fragment, place, detection, annotations):
+    """As the search for contours leaves them: training reads the proper polygon."""
+    entry = annotations['annotations'][1]
+    entry['segmentation'] = [SQUARE]
+    entry['segmentation'].insert(place, fragment)
+    entry['bbox'] = [20, 20, 30, 30]
+    annotations.save()
+    (data,), found, *_ = check_data(detection, ('train',), whole=True)
+    assert not found
+    assert data.labels.ignored == 0
 
 
 def test_names_of_files_from_a_mac(detection, annotations, coco):

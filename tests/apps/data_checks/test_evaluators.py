@@ -6,6 +6,7 @@ import shutil
 import pytest
 from mmengine.registry import METRICS
 from PIL import Image
+from pycocotools.coco import COCO
 
 from mmpola.engine.types import scope, type_class
 from tests.helpers.refusals import errors, only, warnings
@@ -121,9 +122,39 @@ def test_annotations_that_the_data_set_drops_count_as_missed(detection, truth):
     assert 'missed' not in text
 
 
-def test_outlines_with_which_the_evaluation_fails(detection, truth):
-    change(truth, lambda annotation: annotation.update(segmentation=[[1, 1, 5, 5]]))
+SQUARE = [20, 20, 50, 20, 50, 50, 20, 50]
+
+
+@pytest.mark.parametrize(
+    ('outline', 'is_right'),
+    [
+        ([SQUARE], True),
+        ([SQUARE, []], True),
+        ([SQUARE, [1]], True),
+        ([SQUARE, [1, 1]], True),
+        ([SQUARE, [1, 1, 5, 5]], True),
+        ({'size': [80, 96], 'counts': [80 * 20, 900, 80 * 76 - 900]}, True),
+        ([], False),
+        ([[1, 1], SQUARE], False),
+        ([[1, 1, 5, 5], SQUARE], False),
+        ([[1, 1]], False),
+        ([[1, 1, 5, 5]], False),
+        ([SQUARE[:-1]], False),
+        (SQUARE, False),
+    ],
+)
+def test_outlines_with_which_the_evaluation_fails(outline, is_right, detection, truth):
+    change(truth, lambda annotation: annotation.update(segmentation=outline))
     without_masks(detection)
+    coco = COCO(truth)
+    try:
+        areas = {int(coco.annToMask(annotation).sum()) for annotation in coco.anns.values()}
+    except Exception:  # pycocotools raises exceptions of any type
+        areas = set()
+    assert (areas == {900}) == is_right
+    if is_right:
+        assert not warnings(detection, ('train', 'val'))
+        return
     only(errors(detection, ('train', 'val')), 'evaluator-outlines')
     detection.val_evaluator.metric = 'bbox'
     assert not warnings(detection, ('train', 'val'))
