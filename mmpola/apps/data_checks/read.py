@@ -9,7 +9,7 @@ import contextlib
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,8 +157,8 @@ class Data:
         truths: other files of its evaluators, as mmdet's COCO API has read them; None if it cannot.
         unfiltered: number of samples before `filter_cfg` and `indices`; -1 before they are known.
         annotations: number of all annotations of these samples.
-        dropped: ids, by the cause, of annotations that the data set leaves out without a word,
-            though they are of one of the classes.
+        dropped: number of annotations of each image file that the data set leaves out without a
+            word, though they are of no other class.
         others: number of objects of each other class.
         where: the first file, or annotation, with an object of each other class.
         file: the single image's file that is being read; else ''.
@@ -179,7 +179,7 @@ class Data:
     truths: dict[Path, Any] = field(default_factory=dict)
     unfiltered: int = -1
     annotations: int = 0
-    dropped: dict[str, list[Any]] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
     where: dict[str, str] = field(default_factory=dict)
     file: str = ''
@@ -366,7 +366,7 @@ class Watched(BaseDataset):
         """Make what the data set knows of a sample from an entry of its file."""
         self.noted.file = raw.get('xml_path', '') if isinstance(raw, dict) else ''
         info = super().parse_data_info(raw)
-        note_dropped(self, raw, info, super().parse_data_info)
+        note_dropped(self, raw, info)
         self.noted.file = ''
         return info
 
@@ -379,47 +379,23 @@ class Watched(BaseDataset):
         return super()._parse_instance_info(tree, *arguments, **options)
 
 
-def note_dropped(dataset: Watched, raw: Any, info: Any, parse: Callable[[Any], Any]) -> None:
-    """Note the annotations of an image that a data set has left out, by asking it for each."""
+def note_dropped(dataset: Watched, raw: Any, info: Any) -> None:
+    """Count the annotations of an image that a data set has left out."""
     annotations = raw.get('raw_ann_info') if isinstance(raw, dict) else None
     is_plain = isinstance(info, dict) and 'instances' in info and 'segments_info' not in info
     if not isinstance(annotations, list) or not is_plain:
         return
     data = dataset.noted
     data.annotations += len(annotations)
-    if len(info['instances']) == len(annotations):
-        return
+    dropped = len(annotations) - len(info['instances'])
     categories = getattr(data.raw, 'cats', {})
-    for annotation in annotations:
-        if parse({**raw, 'raw_ann_info': [annotation]})['instances']:
-            continue
+    for annotation in annotations if dropped else ():
         category = annotation.get('category_id')
-        has_class = category in dataset.cat_ids
-        if category in categories and not has_class:
+        if category in categories and category not in dataset.cat_ids:
             data.add_other(categories[category]['name'], f'id {annotation.get("id")}')
-        else:
-            cause = cause_of(annotation, raw['raw_img_info'], has_class)
-            data.dropped.setdefault(cause, []).append(annotation.get('id'))
-
-
-def cause_of(annotation: dict[str, Any], image: dict[str, Any], has_class: bool) -> str:
-    """Return why mmdet leaves out an annotation in COCO layout."""
-    if not has_class:
-        return 'no such category'
-    left, top, width, height = annotation['bbox']
-    if not math.isfinite(left + top + width + height):
-        return 'box not finite'
-    if annotation.get('ignore'):
-        return 'ignore'
-    if max(left, top, width, height) <= 1:
-        return 'box between 0 and 1, but not in pixels'
-    if width < 1 or height < 1:
-        return 'box narrower than a pixel'
-    if min(left + width, image['width']) <= max(left, 0):
-        return 'box outside'
-    if min(top + height, image['height']) <= max(top, 0):
-        return 'box outside'
-    return 'area 0'
+            dropped -= 1
+    if dropped > 0:
+        data.dropped[str(raw['raw_img_info'].get('file_name'))] += dropped
 
 
 def known_of(dataset: Any, images: int) -> Known:

@@ -110,7 +110,7 @@ def object_parts(data: Data) -> list[str]:
     if labels.ignored:
         parts.append(f'{labels.ignored:,} ignored')
     if data.dropped:
-        parts.append(f'{sum(map(len, data.dropped.values())):,} dropped')
+        parts.append(f'{data.dropped.total():,} dropped')
     if data.others:
         total = counted(data.others.total(), 'object')
         parts.append(f'{total} of other classes ({listed(data.others)})')
