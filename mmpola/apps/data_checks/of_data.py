@@ -177,7 +177,7 @@ def annotations_dropped(data: Data) -> Iterator[str]:
 @check('classes-spelling', WARNING, DATA)
 def classes_spelling(data: Data) -> Iterator[str]:
     """Names of objects differ from a class in blanks or capitals only: they are left out."""
-    plain = {name.strip().casefold(): name for name in data.classes}
+    plain = {str(name).strip().casefold(): name for name in data.classes}
     for name, count in data.others.items():
         same = plain.get(name.strip().casefold())
         if same is not None:
@@ -384,10 +384,19 @@ FAULTS = {
         'them, or train a detector of boxes: with_mask=False, a model without mask_head, an '
         "evaluator with metric='bbox'",
     ),
+    'xml-objects': (
+        DATA,
+        "annotation files that are not in Pascal VOC's format, <annotation> with each <object> "
+        'directly in it: objects elsewhere, or with a namespace, are not read',
+    ),
     'outlines-flat': (
         DATA,
         'images with an object whose segmentation is [x1, y1, …], but not [[x1, y1, …], …], a list '
         'of polygons',
+    ),
+    'outlines-text': (
+        DATA,
+        'images with an outline whose coordinates are text; write numbers without quotation marks',
     ),
     'outlines-far': (
         DATA,
@@ -415,7 +424,7 @@ FAULTS = {
 
 def faults(name: str, rule: str, data: Data) -> Iterator[str]:
     """Yield a line for the files with a fault that reading has found for the check of a name."""
-    found = [*data.known.faults, *data.loaded.faults]
+    found = [*data.faults, *data.known.faults, *data.loaded.faults]
     files = dict.fromkeys(fault.text for fault in found if fault.check == name)
     yield from some(f'{data.place}: {rule}', list(files))
 

@@ -88,6 +88,16 @@ MANY_IMAGES = 20_000
 MIDDLE = 65_536
 """Bytes in the middle of files of one size that are compared before whole files are."""
 
+REMEDIES = {
+    'iscrowd': '0',
+    'area': 'width times height of the box',
+    'bbox': '[x, y, width, height]',
+    'segmentation': "the outline, or leave 'segm' out of the evaluator's metric",
+    'width': "the image's width in pixels",
+    'height': "the image's height in pixels",
+}
+"""What to write into a field that annotations or images lack."""
+
 FILES_MISSING = 'files-missing'
 
 
@@ -214,33 +224,34 @@ def unreadable(run: Run) -> Iterator[str]:
     for data in run.sets:
         if isinstance(data.error, UsageError):  # of the constructors of sequences
             yield from str(data.error).splitlines()
-        elif data.error is not None:
+        elif data.error is not None and not any(text_in_numbers(data)):
             message = '; '.join(str(data.error).strip().splitlines())
             reason = f'{data.kind} cannot read it ({type(data.error).__name__}: {message})'
-            wrong = unreadable_entries(data)
             is_of_other_format = isinstance(data.error, (KeyError, AssertionError))
-            if wrong:
-                reason = f'entries that training cannot read ({len(wrong)}): {listed(wrong)}'
-            elif is_of_other_format and data.place.endswith('.json'):
+            if is_of_other_format and data.place.endswith('.json'):
                 reason += f"; expected a file in COCO's format. {OTHER_FORMATS}"
-            yield f'{data.file or data.place}: {reason}'
+            entries = unreadable_entries(data)
+            if not entries:
+                yield f'{data.file or data.place}: {reason}'
+            for failure, names in entries.items():
+                yield from some(f'{data.place}: training cannot read entries, {failure}', names)
 
 
-def unreadable_entries(data: Data) -> list[str]:
-    """Name the images and annotations of a file that a data set cannot read, with the reason."""
-    found: list[str] = []
+def unreadable_entries(data: Data) -> dict[str, list[str]]:
+    """List the images and annotations of a file that a data set cannot read, by the reason."""
+    found: dict[str, list[str]] = {}
     if data.raw is None or data.dataset is None:
         return found
     for key, image in data.raw.imgs.items():
         raw_image = {**image, 'img_id': key}
         failure = parsing_failure(data.dataset, raw_image, [])
         if failure:
-            found.append(f'image {image.get("file_name", key)} ({failure})')
+            found.setdefault(failure, []).append(f'image {image.get("file_name", key)}')
             continue
         for annotation in data.raw.imgToAnns.get(key, []):
             failure = parsing_failure(data.dataset, raw_image, [annotation])
             if failure:
-                found.append(f'id {annotation.get("id")} ({failure})')
+                found.setdefault(failure, []).append(f'id {annotation.get("id")}')
     return found
 
 
@@ -248,9 +259,48 @@ def parsing_failure(dataset: Any, image: dict[str, Any], annotations: list[Any])
     """Return the error of a data set that parses an image with some annotations, or ''."""
     try:
         dataset.parse_data_info({'raw_img_info': image, 'raw_ann_info': annotations})
+    except KeyError as error:
+        return f'no {error}; write {REMEDIES.get(error.args[0], "it")}'
     except Exception as error:  # whatever a data set raises about a field
         return first_line(error)
     return ''
+
+
+NUMBERS = (
+    (('images', 'width'),),
+    (('images', 'height'),),
+    (('annotations', 'bbox'),),
+    (('annotations', 'area'),),
+    (('annotations', 'iscrowd'),),
+    (('annotations', 'ignore'),),
+    (('categories', 'id'), ('annotations', 'category_id')),
+    (('images', 'id'), ('annotations', 'image_id')),
+)
+"""Fields of a file in COCO layout that hold numbers; ids that are compared may all be text."""
+
+
+@check('numbers-as-text', ERROR, FIRST)
+def numbers_as_text(run: Run) -> Iterator[str]:
+    """A file in COCO's format has text in place of numbers, such as "30"."""
+    for data in run.sets:
+        yield from text_in_numbers(data)
+
+
+def text_in_numbers(data: Data) -> Iterator[str]:
+    """Yield a line for each field whose numbers are text in the annotation file of a data set."""
+    for fields in NUMBERS if data.raw is not None else ():
+        entries = []
+        for part, field in fields:
+            for entry in data.raw.dataset.get(part, ()):
+                value = entry.get(field)
+                values = value if isinstance(value, list) else [value]
+                entries.append((f'{part}: {field}', entry.get('id'), values))
+        texts = [one for one in entries if any(isinstance(value, str) for value in one[2])]
+        if texts and (len(fields) == 1 or len(texts) < len(entries)):
+            names = listed(dict.fromkeys(name for name, _, _ in texts))
+            first = next(value for value in texts[0][2] if isinstance(value, str))
+            rule = f'{data.place}: {names}: expected numbers, got text, {first!r}; write numbers '
+            yield from some(f'{rule}without quotation marks; id', [key for _, key, _ in texts])
 
 
 # All data sets together, and the model.
@@ -623,15 +673,15 @@ def evaluator_fields(run: Run) -> Iterator[str]:
         metrics = metrics_of(evaluator)
         if not metrics:
             continue
-        fields = {'iscrowd': 0, 'area': 'width times height of the box'}
+        fields = ['iscrowd', 'area']
         if 'segm' in metrics:
-            fields['segmentation'] = "the outline, or leave 'segm' out of the evaluator's metric"
-        for field, remedy in fields.items():
+            fields.append('segmentation')
+        for field in fields:
             count = sum(field not in entry for entry in entries)
             if count:
                 yield (
                     f'{evaluator["ann_file"]}: {count} of {len(entries)} annotations have no '
-                    f'{field!r}, without which evaluation fails; write {remedy}'
+                    f'{field!r}, without which evaluation fails; write {REMEDIES[field]}'
                 )
 
 

@@ -162,6 +162,7 @@ class Data:
         others: number of objects of each other class.
         where: the first file, or annotation, with an object of each other class.
         file: the single image's file that is being read; else ''.
+        faults: of these files.
         images: number of samples that are left to learn from.
         is_read: whether `images` and `known` are right.
         known: what it knows about its samples; nothing if it could not describe any.
@@ -183,6 +184,7 @@ class Data:
     others: Counter[str] = field(default_factory=Counter)
     where: dict[str, str] = field(default_factory=dict)
     file: str = ''
+    faults: list[Fault] = field(default_factory=list)
     images: int = 0
     is_read: bool = False
     known: Known = field(default_factory=Known)
@@ -259,10 +261,10 @@ class Data:
             return self.loaded.samples
         return self.images
 
-    def add_other(self, name: str, where: str) -> None:
-        """Count an object of a class that is none of the data set's."""
-        self.others[name] += 1
-        self.where.setdefault(name, where)
+    def add_other(self, name: Any, where: str) -> None:
+        """Count an object of a class that is none of the data set's; its name may be no text."""
+        self.others[str(name)] += 1
+        self.where.setdefault(str(name), where)
 
 
 def different_datasets(cfg: Config, splits: tuple[str, ...]) -> list[Data]:
@@ -375,7 +377,11 @@ class Watched(BaseDataset):
         for name in [thing.findtext('name') for thing in tree.findall('object')]:
             self.noted.annotations += 1
             if name not in self.metainfo['classes']:
-                self.noted.add_other(str(name), self.noted.file)
+                self.noted.add_other(name, self.noted.file)
+        own = len(tree.findall('object'))
+        every = sum(element.tag.rpartition('}')[2] == 'object' for element in tree.iter())
+        if own < every or tree.getroot().tag == 'html':
+            self.noted.faults.append(Fault('xml-objects', self.noted.file))
         return super()._parse_instance_info(tree, *arguments, **options)
 
 
@@ -473,7 +479,8 @@ def mask_fault(mask: Any, outline: tuple[float, ...], side: float) -> str | None
     if not all(isinstance(polygon, list) for polygon in mask):
         return 'outlines-flat'
     if not all(abs(value) <= FARTHEST * side for value in outline):  # NaN is not either
-        return 'outlines-far'
+        is_text = any(isinstance(value, str) for polygon in mask for value in polygon)
+        return 'outlines-text' if is_text else 'outlines-far'
     return 'outlines-short' if all(map(is_short, mask)) or lacks_a_value(mask) else None
 
 

@@ -133,7 +133,7 @@ def class_lines(unit: str, classes: Sequence[str], sets: Sequence[Data]) -> list
         hidden = range(MOST, max(MOST, len(order) - FEWEST))
     for rank, label in enumerate(order):
         if rank not in hidden:
-            table.add_row(classes[label], *(shown(data.labels, label) for data in sets))
+            table.add_row(str(classes[label]), *(shown(data.labels, label) for data in sets))
         elif rank == MOST:
             table.add_row(f'… {len(hidden)} classes in between')
     text = io.StringIO()

@@ -84,23 +84,61 @@ def test_boxes_of_corners_are_taken_for_what_they_are(detection, annotations):
 
 
 @pytest.mark.parametrize(
-    ('field', 'value'),
+    ('field', 'value', 'reason'),
     [
-        ('bbox', [1, 2, 3]),
-        ('bbox', None),
-        ('bbox', [1, 2, '3', 4]),
-        ('area', None),
-        ('area', '12'),
-        ('area', 'absent'),
+        ('bbox', [1, 2, 3], 'ValueError: not enough values to unpack (expected 4, got 3)'),
+        ('bbox', None, 'TypeError: cannot unpack non-iterable NoneType object'),
+        ('area', None, "TypeError: '<=' not supported"),
+        ('area', 'absent', "no 'area'; write width times height of the box"),
     ],
 )
-def test_annotations_that_training_cannot_read(field, value, detection, annotations):
-    entry = annotations['annotations'][1]
-    entry[field] = value
-    if value == 'absent':
-        del entry[field]
+def test_annotations_that_training_cannot_read(field, value, reason, detection, annotations):
+    """Each reason is told once."""
+    entries = annotations['annotations'][1:3]
+    for entry in entries:
+        entry[field] = value
+        if value == 'absent':
+            del entry[field]
     annotations.save()
-    assert f'(1): id {entry["id"]} (' in only(errors(detection), 'unreadable')
+    text = only(errors(detection), 'unreadable')
+    assert text.startswith(f'{annotations.path}: training cannot read entries, {reason}')
+    assert text.endswith(f' (2): id {entries[0]["id"]}, id {entries[1]["id"]}')
+
+
+@pytest.mark.parametrize(
+    ('part', 'field', 'value', 'got'),
+    [
+        ('annotations', 'bbox', [1, 2, '3', 4], "'3'"),
+        ('annotations', 'bbox', ['1', '2', '3', '4'], "'1'"),
+        ('annotations', 'area', '12', "'12'"),
+        ('annotations', 'iscrowd', '0', "'0'"),
+        ('annotations', 'ignore', '0', "'0'"),
+        ('annotations', 'category_id', '1', "'1'"),
+        ('annotations', 'image_id', '1', "'1'"),
+        ('categories', 'id', '1', "'1'"),
+        ('images', 'id', '1', "'1'"),
+        ('images', 'width', '96', "'96'"),
+        ('images', 'height', '80', "'80'"),
+    ],
+)
+def test_numbers_that_are_text(part, field, value, got, detection, annotations):
+    entry = annotations[part][0]
+    entry[field] = value
+    annotations.save()
+    text = only(errors(detection), 'numbers-as-text')
+    assert f'{part}: {field}: expected numbers, got text, {got}; write numbers' in text
+    assert text.endswith(f' id (1): {entry["id"]}')
+
+
+def test_ids_that_are_all_text(detection, annotations):
+    for category in annotations['categories']:
+        category['id'] = str(category['id'])
+    for entry in annotations['annotations']:
+        entry['category_id'] = str(entry['category_id'])
+    annotations.save()
+    (data,), found, *_ = check_data(detection, ('train',))
+    assert not found
+    assert data.labels.total == len(annotations['annotations'])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +147,8 @@ def test_annotations_that_training_cannot_read(field, value, detection, annotati
         (None, 'masks-missing'),
         ([], 'masks-missing'),
         ('abc', 'samples-unreadable'),
-        ([[1, 2, 30, 4, 5, '60']], 'outlines-far'),
+        ([[1, 2, 30, 4, 5, '60']], 'outlines-text'),
+        ([['1', '2', '30', '4', '5', '60']], 'outlines-text'),
         ([1, 2, 30, 4, 5, 60], 'outlines-flat'),
         ([[1, 2, 'nan', 4, 5, 6]], 'outlines-far'),
         ([[1, 2, 'inf', 4, 5, 6]], 'outlines-far'),
@@ -221,9 +260,8 @@ def test_an_image_without_a_height(detection, annotations):
     annotations.save()
     text = only(errors(detection), 'unreadable')
     name = image['file_name']
-    assert text.endswith(
-        f"entries that training cannot read (1): image {name} (KeyError: 'height')"
-    )
+    remedy = "no 'height'; write the image's height in pixels"
+    assert text.endswith(f': training cannot read entries, {remedy} (1): image {name}')
 
 
 def test_images(detection, annotations, coco):
@@ -425,3 +463,17 @@ def test_annotations_that_repeat_another_one(detection, annotations):
         copy['category_id'] = copy['category_id'] % 6 + 1  # an object may be of two classes
     annotations.save()
     assert not warnings(detection)
+
+
+def test_names_that_are_no_text(detection, annotations):
+    """Some number their classes; a file of somebody's own may have null beside them."""
+    names = list(range(1, 7))
+    detection.train_dataloader.dataset.metainfo.classes = names
+    for name, category in zip(names, annotations['categories'], strict=True):
+        category['name'] = name
+    annotations['categories'].append({'id': 7, 'name': None})
+    annotations['annotations'][0]['category_id'] = 7
+    annotations.save()
+    checked = check_data(detection, ('train',))
+    assert not checked.found
+    assert ', 1 object of other classes (None), ' in checked.lines()[0]

@@ -173,3 +173,19 @@ def test_a_blank_behind_the_name_of_a_class(voc):
     (one,) = checked.found
     assert one.name == 'classes-spelling'
     assert f'first in {root}/Annotations/c.xml' in one.text
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '<html><body>Moved</body></html>',
+        '<annotation xmlns="http://example.org/voc"><object><name>cat</name></object></annotation>',
+        '<annotation><objects><object><name>cat</name></object></objects></annotation>',
+    ],
+)
+def test_a_file_whose_objects_are_not_found(text, voc):
+    """mmdet reads it as a photograph without objects."""
+    root, cfg = voc
+    path = root / 'Annotations' / 'b.xml'
+    path.write_text(text)
+    assert only(errors(cfg), 'xml-objects').endswith(f'(1): {path}')
