@@ -13,13 +13,79 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, counted, listed
 
-IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
+IMAGE_SUFFIXES = (
+    *('.bmp', '.jfif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp'),
+)
 """Lower-case suffixes of image files. Without .gif: OpenCV reads it only since version 4.11."""
+
+NO_IMAGES = (
+    *('.cfg', '.csv', '.db', '.html', '.ini', '.json', '.jsonl', '.log', '.md', '.names', '.pdf'),
+    *('.py', '.sh', '.toml', '.tsv', '.txt', '.xml', '.yaml', '.yml'),
+)
+"""Lower-case suffixes of what may lie beside images: nobody expects that it is read as one."""
 
 WEIGHTS_SUFFIXES = ('.ckpt', '.pt', '.pth', '.safetensors')
 """Suffixes of checkpoints, which a pattern of a shell may name among the images."""
+
+
+class FolderImages(NamedTuple):
+    """What is in a folder and below it, as paths inside it; hidden files and folders are not.
+
+    Attributes:
+        paths: the images, by their suffix in capitals or not, in the order of their names.
+        left_out: other files, except those of `NO_IMAGES`.
+        repeated: folders that links lead to again, whose images are listed once, and where.
+    """
+
+    paths: list[str]
+    left_out: list[str]
+    repeated: dict[str, str]
+
+    def others(self) -> str | None:
+        """Describe the files that were left out: '18 files (.gif, .heic)'; None without one."""
+        if not self.left_out:
+            return None
+        suffixes = sorted({os.path.splitext(path)[1] or 'no suffix' for path in self.left_out})
+        return f'{counted(len(self.left_out), "file")} ({", ".join(suffixes)})'
+
+
+def images_below(folder: str | Path, suffixes: Iterable[str] = IMAGE_SUFFIXES) -> FolderImages:
+    """Find the images in a folder and below it. Links are followed.
+
+    Args:
+        folder: an existing folder.
+        suffixes: ends of the names of images, in lower case.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    root = str(folder)
+    suffixes = tuple(suffixes)
+    found = FolderImages([], [], {})
+    seen: dict[str, str] = {}
+    for place, inner, files in os.walk(root, onerror=_fail, followlinks=True):
+        first = seen.setdefault(os.path.realpath(place), place)
+        if first != place:
+            found.repeated[place] = first
+            inner.clear()
+            continue
+        # os.walk continues in these, in this order; Jupyter writes .ipynb_checkpoints
+        inner[:] = sorted(name for name in inner if not name.startswith('.'))
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(place, name), root)
+            if name.startswith('.'):  # macOS writes ._photo.jpg
+                continue
+            if name.lower().endswith(suffixes):
+                found.paths.append(path)
+            elif not name.lower().endswith(NO_IMAGES):
+                found.left_out.append(path)
+    return found
+
+
+def _fail(error: OSError) -> None:
+    raise error
 
 
 class ImageFile(NamedTuple):
@@ -36,7 +102,7 @@ class ImageFile(NamedTuple):
 def find_images(
     arguments: list[str], out: Path, suffixes: Iterable[str] = IMAGE_SUFFIXES
 ) -> list[ImageFile]:
-    """List the images that files and folders name, each of them once.
+    """List the images that files and folders name, each of them once; print what is left out.
 
     Args:
         arguments: files, and folders, which are searched recursively.
@@ -57,11 +123,13 @@ def find_images(
         if path.is_dir():
             base = path
             found = []
+            inside = images_below(path, suffixes)
             folder = path.resolve()
-            for file in sorted(path.rglob('*')):
-                is_result = results in (folder / file.relative_to(path)).parents
-                if file.name.lower().endswith(suffixes) and not is_result:
-                    found.append(file)
+            for name in sorted(inside.paths, key=Path):
+                if results not in (folder / name).parents:
+                    found.append(path / name)
+            if inside.left_out:
+                print(f'{argument}: left out: {inside.others()}')
         elif not path.exists():
             raise UsageError(f'{argument}: no such file or folder')
         elif path.suffix in WEIGHTS_SUFFIXES and path.suffix not in suffixes:

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mmpola.messages import UsageError
-from mmpola.read_image import check_outputs, find_images
+from mmpola.read_image import check_outputs, find_images, images_below
 
 
 @pytest.fixture
@@ -117,6 +117,26 @@ def test_suffixes_of_a_data_set(photos, tmp_path):
     (photos / 'bands.NPY').touch()
     (image,) = find_images([str(photos)], tmp_path / 'out', {'.npy'})
     assert image.path.name == 'bands.NPY'
+
+
+def test_which_files_of_a_folder_are_images(tmp_path, capsys):
+    """In one way for every script: see also the tests of class folders and of `mmpola split`."""
+    folder = tmp_path / 'photos'
+    images = ('a.jpg', 'b.JPG', 'c.jfif', 'below/d.Png')
+    left_out = ('e.gif', 'f.HEIC', 'below/g.gif', 'h')
+    silent = ('i.xml', 'j.TXT', '._a.jpg', '.ipynb_checkpoints/a-checkpoint.jpg')
+    for name in (*images, *left_out, *silent):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / 'below' / 'up').symlink_to('..')
+    (folder / 'again').symlink_to('below')
+    found = images_below(folder)
+    assert sorted(found.paths) == sorted(['a.jpg', 'b.JPG', 'c.jfif', 'again/d.Png'])
+    assert sorted(found.left_out) == ['again/g.gif', 'e.gif', 'f.HEIC', 'h']
+    assert len(found.repeated) == 2
+    assert len(find_images([str(folder)], tmp_path / 'out')) == len(images)
+    note = 'left out: 4 files (.HEIC, .gif, no suffix)'
+    assert capsys.readouterr().out == f'{folder}: {note}\n'
 
 
 def test_results_never_replace_the_images_through_a_link(photos, tmp_path):

@@ -7,8 +7,9 @@
     a folder of class folders       copies, OUT/train/CLASS/IMAGE, OUT/val/CLASS/IMAGE
     another folder of images        lists of names without suffix, OUT/train.txt, OUT/val.txt
 
-The same names are always divided alike. What exists is never overwritten. Similar photographs, such
-as the frames of a video, may come into different splits: then validation is too good.
+The same names are always divided alike. What exists is never overwritten, and a line counts the
+files that are left out. Similar photographs, such as the frames of a video, may come into different
+splits: then validation is too good.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def main() -> None:
     parser.add_argument('--val', type=float, default=0.2, help='share in 0 … 1 (default: 0.2)')
     parser.add_argument('--test', type=float, default=0.0, help='share in 0 … 1 (default: none)')
     parser.add_argument(
-        '--suffix', default='.jpg', help='of the images in a folder of images (default: .jpg)'
+        '--suffix',
+        default='.jpg',
+        help='of the images in a folder of images (default: .jpg, and .JPG)',
     )
     args = parser.parse_args()
     if args.val <= 0 or args.test < 0 or args.val + args.test >= 1:

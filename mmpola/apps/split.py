@@ -17,7 +17,8 @@ from typing import Any
 from mmpola.cache import complete_folder
 from mmpola.checkpoint.write import write_together
 from mmpola.classification.class_folders import ClassFolders
-from mmpola.messages import OTHER_FORMATS, UsageError
+from mmpola.messages import OTHER_FORMATS, UsageError, counted, listed
+from mmpola.read_image import images_below
 
 Counts = dict[str, int]
 """Number of images by split."""
@@ -33,7 +34,7 @@ def split_images(source: Path, out: Path, shares: Mapping[str, float], suffix: s
             out/val/CLASS …, in each class with the same shares.
         out: folder for the result, of which nothing may exist.
         shares: of each split but 'train', which takes the rest, in 0 … 1.
-        suffix: end of the names of images in a folder; the lists leave it out.
+        suffix: end of the names of images in a folder, in capitals or not; the lists leave it out.
 
     Raises:
         UsageError: the source is none of these, too small to be divided, or a result exists.
@@ -43,16 +44,19 @@ def split_images(source: Path, out: Path, shares: Mapping[str, float], suffix: s
         return _split_coco(source, out, shares)
     if not source.is_dir():
         raise UsageError(f"{source}: expected a folder, or a file in COCO's format, got neither")
-    entries = sorted(os.scandir(source), key=lambda entry: entry.name)
-    shown = [entry for entry in entries if not entry.name.startswith('.')]
-    images = [entry.name for entry in shown if entry.is_file() and entry.name.endswith(suffix)]
+    found = images_below(source, [suffix.lower()])
+    images = [path for path in found.paths if os.sep not in path]
     if images:
-        names = [name.removesuffix(suffix) for name in images]
-        return _split_names(names, source, out, shares)
-    if any(entry.is_dir() for entry in shown):
+        if found.left_out:
+            print(f'{source}: left out: {found.others()}; --suffix lists others')
+        below = len(found.paths) - len(images)
+        if below:
+            print(f'{source}: left out: {counted(below, "image")} in folders below')
+        return _split_names(images, suffix, source, out, shares)
+    if any(path.is_dir() and not path.name.startswith('.') for path in source.iterdir()):
         return _split_class_folders(source, out, shares)
     rule = f'expected files NAME{suffix} (--suffix) or class folders'
-    raise UsageError(f'{source}: {rule}, got neither')
+    raise UsageError(f'{source}: {rule}, got {found.others() or "neither"}')
 
 
 def divide(
@@ -104,8 +108,15 @@ def _split_coco(source: Path, out: Path, shares: Mapping[str, float]) -> Counts:
     return counts
 
 
-def _split_names(names: list[str], source: Path, out: Path, shares: Mapping[str, float]) -> Counts:
+def _split_names(
+    files: list[str], suffix: str, source: Path, out: Path, shares: Mapping[str, float]
+) -> Counts:
     """Write a list of names for each split, a name per line."""
+    names = {file[: len(file) - len(suffix)] for file in files}
+    renamed = [file for file in files if not file.endswith(suffix)]
+    if renamed:
+        rule = f'data sets look for NAME{suffix}: rename {len(renamed)} of the listed files'
+        print(f'{source}: {rule}, {listed(renamed)}')
     divided = divide(names, shares, source)
     written = {}
     for name, members in divided.items():
@@ -124,6 +135,8 @@ def _split_class_folders(source: Path, out: Path, shares: Mapping[str, float]) -
         images = ClassFolders(str(source), training=False, transform={'input_size': 224})
     except ValueError as error:
         raise UsageError(str(error)) from error
+    for note in images.notes:
+        print(note)
     by_class: dict[int, list[str]] = {}
     for index in range(len(images)):
         found = images.get_data_info(index)

@@ -8,7 +8,7 @@ files and follow links in circles.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 
 from mmpola.config_contents import IMAGENET
 from mmpola.messages import listed
-from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
+from mmpola.read_image import IMAGE_SUFFIXES, FolderImages, images_below, rgb_image
 
 
 class ClassFolders(Dataset[dict[str, Any]]):
@@ -44,7 +44,8 @@ class ClassFolders(Dataset[dict[str, Any]]):
 
     Attributes:
         labels: int64 [N], one per image.
-        notes: a line if data for evaluation have no images of some of `classes`.
+        notes: lines for `mmpola check-data`: files that are left out by their suffix, classes of
+            which data for evaluation have no images.
 
     Raises:
         ValueError: a folder, classes or images are missing, classes differ, or links lead to a
@@ -62,9 +63,8 @@ class ClassFolders(Dataset[dict[str, Any]]):
     ) -> None:
         self.transform = create_transform(is_training=training, **transform)
         self.root = str(root)
-        images, names = _find_images(self.root, classes, training)
+        images, names, self.notes = _find_images(self.root, classes, training)
         absent = [name for name in names if not images.get(name)]
-        self.notes = []
         if absent and classes != IMAGENET:
             self.notes.append(
                 f'{root}: no images of {len(absent)} of {len(names)} classes, about which this '
@@ -141,7 +141,9 @@ class UnlabelledImages(Dataset[dict[str, Any]]):
         self.root = str(root)
         if not os.path.isdir(self.root):
             raise ValueError(f'{root}: no such folder')
-        paths = [os.fsencode(path) for path in _images_of_class(self.root, '', {})]
+        found = _images_below(self.root)
+        paths = [os.fsencode(path) for path in found.paths]
+        self.notes = _notes(self.root, found)
         if not paths:
             suffixes = ' '.join(IMAGE_SUFFIXES)
             raise ValueError(f'{root}: expected images ({suffixes}), got none')
@@ -204,11 +206,11 @@ def class_names(source: str | Sequence[str]) -> list[str]:
 
 def _find_images(
     root: str, classes: str | Sequence[str] | None, training: bool
-) -> tuple[dict[str, list[str]], list[str]]:
+) -> tuple[dict[str, list[str]], list[str], list[str]]:
     """Find the images of every class.
 
     Returns:
-        (paths below `root` by class, names of the classes in the order of the labels).
+        (paths below `root` by class, names of the classes in the order of the labels, notes).
 
     Raises:
         ValueError: as in `ClassFolders`.
@@ -222,23 +224,23 @@ def _find_images(
             raise ValueError(f'{classes}: no such folder or file')
         if not os.path.isdir(classes) and not classes.endswith('.txt'):
             raise ValueError(f'{classes}: expected a folder or a .txt file, got another file')
-    if any(_is_image(name) for name in os.listdir(root)):
+    found = _images_below(root)
+    if any(os.sep not in path for path in found.paths):
         raise ValueError(
             f'{root}: expected {root}/CLASS/IMAGE, got images directly in the folder '
             "(ImageNet's validation images are published unsorted: move each into the folder of "
             'its class)'
         )
-    seen: dict[str, str] = {}
-    images = {}
-    for name in class_names(root):
-        images[name] = list(_images_of_class(root, name, seen))
+    images: dict[str, list[str]] = {name: [] for name in class_names(root)}
+    for path in found.paths:
+        images[path.partition(os.sep)[0]].append(path)
     names = list(images)
     if classes:
         names = class_names(classes)
     problems = _problems(root, images, classes, names, training)
     if problems:
         raise ValueError('\n'.join(problems))
-    return images, names
+    return images, names, _notes(root, found)
 
 
 def _problems(
@@ -270,30 +272,22 @@ def _problems(
     return problems
 
 
-def _is_image(name: str) -> bool:
-    """Whether a file is an image by its suffix; hidden files are not."""
-    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith('.')
-
-
-def _images_of_class(root: str, name: str, seen: dict[str, str]) -> Iterator[str]:
-    """Yield the images of a class.
-
-    Args:
-        root: folder of the class folders.
-        name: the class.
-        seen: all folders so far, by their path without links; this adds to it.
+def _images_below(root: str) -> FolderImages:
+    """Find the images in a folder and below it.
 
     Raises:
-        ValueError: a link leads to one of them: its images would be read twice, perhaps as another
-            class, or endlessly.
+        ValueError: a link leads to a folder twice: its images would be read twice, perhaps as
+            another class.
     """
-    for folder, inner, files in os.walk(os.path.join(root, name), followlinks=True):
-        first = seen.setdefault(os.path.realpath(folder), folder)
-        if first != folder:
-            got = f'{folder}, which is the same as {first}'
-            raise ValueError(f'{root}: expected every folder once, got {got}')
-        # os.walk continues in these, in this order; Jupyter writes .ipynb_checkpoints
-        inner[:] = sorted(name for name in inner if not name.startswith('.'))
-        for file in sorted(files):
-            if _is_image(file):
-                yield os.path.relpath(os.path.join(folder, file), root)
+    found = images_below(root)
+    for folder, first in found.repeated.items():
+        got = f'{folder}, which is the same as {first}'
+        raise ValueError(f'{root}: expected every folder once, got {got}')
+    return found
+
+
+def _notes(root: str, found: FolderImages) -> list[str]:
+    """Return a line if files are left out by their suffix."""
+    if not found.left_out:
+        return []
+    return [f'{root}: left out: {found.others()}']

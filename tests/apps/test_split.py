@@ -133,9 +133,26 @@ def test_names_of_a_folder_without_class_folders(tmp_path):
     assert len(list(source.iterdir())) == 12
 
 
+def test_no_photograph_is_left_out_without_a_word(tmp_path, capsys):
+    source = write_photographs(tmp_path / 'photos', 6)
+    for name in ('a.JPG', 'b.JPG', 'c.jpeg', 'd.png', 'below/e.jpg'):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).touch()
+    assert split_images(source, tmp_path / 'lists', {'val': 0.25}, '.jpg') == {'train': 6, 'val': 2}
+    lists = [(tmp_path / 'lists' / f'{name}.txt').read_text().split() for name in ('train', 'val')]
+    assert sorted(lists[0] + lists[1]) == ['a', 'b', *(f'photo_{index}' for index in range(6))]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f'{source}: left out: 2 files (.jpeg, .png); --suffix lists others',
+        f'{source}: left out: 1 image in folders below',
+        f'{source}: data sets look for NAME.jpg: rename 2 of the listed files, a.JPG, b.JPG',
+    ]
+
+
 def test_what_cannot_be_divided_is_refused(tmp_path):
     source = write_photographs(tmp_path / 'photos', 4)
-    with pytest.raises(UsageError, match=r'photos: expected files NAME\.png \(--suffix\) or class'):
+    rule = r'photos: expected files NAME\.png \(--suffix\) or class folders, got 4 files \(\.jpg\)'
+    with pytest.raises(UsageError, match=rule):
         split_images(source, tmp_path / 'out', SHARES, '.png')
     with pytest.raises(UsageError, match='nothing: expected a folder'):
         split_images(tmp_path / 'nothing', tmp_path / 'out', SHARES, '.png')

@@ -13,7 +13,12 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
 
-from mmpola.classification.class_folders import IMAGENET, ClassFolders, class_names
+from mmpola.classification.class_folders import (
+    IMAGENET,
+    ClassFolders,
+    UnlabelledImages,
+    class_names,
+)
 from mmpola.classification.data_config import class_source
 from mmpola.engine.seeding import SampleKey, SeededDataset
 from mmpola.read_image import rgb_image
@@ -73,6 +78,17 @@ def test_folders_are_classes_in_natural_order(tree):
     data = build(tree)
     assert data.metainfo['classes'] == ('2', '10')
     assert listed(data) == EXPECTED
+    assert data.notes == []
+
+
+def test_files_that_are_left_out_by_their_suffix_are_noted(tree):
+    for name in ('2/a.gif', '10/deep/d.heic', '10/deep/e.heic', '10/f.jfif'):
+        (tree / name).touch()
+    note = f'{tree}: left out: 3 files (.gif, .heic)'
+    data = build(tree)
+    assert (len(data), data.notes) == (4, [note])
+    unlabelled = UnlabelledImages(str(tree), training=False, transform=PLAIN_TRANSFORM)
+    assert (len(unlabelled), unlabelled.notes) == (4, [note])
 
 
 class Listed(BaseDataset):

@@ -37,7 +37,7 @@ from mmpola.apps.data_checks.table import (
 from mmpola.apps.image_reader import FIRST_IMAGES, channels_note, sixteen_bits_note
 from mmpola.config_contents import evaluators, head_ignore_index, input_channels
 from mmpola.messages import listed
-from mmpola.read_image import IMAGE_SUFFIXES
+from mmpola.read_image import images_below
 
 MANY = 0.1
 """Something is wrong with all boxes if more than this share of them leaves its image."""
@@ -218,11 +218,10 @@ def other_suffixes(data: Data) -> list[str]:
     own = [wanted]
     if folder == labels or folder in labels.parents:
         own.append(dataset.seg_map_suffix)
-    others = []
-    for path in sorted(folder.rglob('*')):
-        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.endswith(tuple(own)):
-            others.append(path.name)
-    return others
+    if not folder.is_dir():
+        return []
+    images = images_below(folder).paths
+    return [os.path.basename(path) for path in images if not path.endswith(tuple(own))]
 
 
 @check('no-images', ERROR, DATA)
