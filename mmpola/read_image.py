@@ -125,9 +125,9 @@ def find_images(
             found = []
             inside = images_below(path, suffixes)
             folder = path.resolve()
-            for name in sorted(inside.paths, key=Path):
-                if results not in (folder / name).parents:
-                    found.append(path / name)
+            for inner in sorted(map(Path, inside.paths)):
+                if results not in (folder / inner).parents:
+                    found.append(path / inner)
             if inside.left_out:
                 print(f'{argument}: left out: {inside.others()}')
         elif not path.exists():

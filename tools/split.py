@@ -8,8 +8,9 @@
     another folder of images        lists of names without suffix, OUT/train.txt, OUT/val.txt
 
 The same names are always divided alike. What exists is never overwritten, and a line counts the
-files that are left out. Similar photographs, such as the frames of a video, may come into different
-splits: then validation is too good.
+files that are left out. The copies of a photograph that Roboflow has augmented (NAME.rf.HASH.jpg)
+stay in one split. Other photographs of the same thing, such as the frames of a video, may come into
+different splits: then validation is too good.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Divides images into training, validation and test. It copies or lists them, and never moves any.
 
 An image's split follows from a hash of its name, so that the same names are always divided alike,
-and a few more images change the split of few others.
+and a few more images change the split of few others. The copies of a photograph that Roboflow has
+augmented stay in one split.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,27 +63,46 @@ def split_images(source: Path, out: Path, shares: Mapping[str, float], suffix: s
 def divide(
     names: Iterable[str], shares: Mapping[str, float], source: str | Path
 ) -> dict[str, list[str]]:
-    """Divide names: each share at least one name, and one at least for 'train'.
+    """Divide names: each share at least one photograph, and one at least for 'train'.
 
     Args:
-        names: different names.
+        names: different names; those of one photograph stay together, see `photograph`.
         shares: see `split_images`.
         source: what an error names.
 
     Raises:
-        UsageError: there are too few names.
+        UsageError: there are too few photographs.
     """
-    left = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+    versions: dict[str, list[str]] = {}
+    for name in names:
+        versions.setdefault(photograph(name), []).append(name)
+    left = sorted(versions, key=lambda name: hashlib.sha256(name.encode()).digest())
     number = len(left)
     divided = {}
-    for name, share in shares.items():
+    for split, share in shares.items():
         count = max(1, round(share * number))
-        divided[name] = sorted(left[:count])
+        divided[split] = left[:count]
         left = left[count:]
     if not left:
         rule = f'expected an image at least for each of train, {", ".join(shares)}'
         raise UsageError(f'{source}: {rule}, got {number} in all')
-    return {'train': sorted(left), **divided}
+    members = {}
+    for split, photographs in {'train': left, **divided}.items():
+        members[split] = sorted(name for one in photographs for name in versions[one])
+    return members
+
+
+def photograph(name: str) -> str:
+    """Return what the names of one photograph share: Roboflow's copies are NAME.rf.HASH.jpg."""
+    return name.partition('.rf.')[0]
+
+
+def _count_versions(names: Collection[str], source: Path) -> None:
+    """Print how many photographs there are, if they have several versions."""
+    photographs = set(map(photograph, names))
+    if len(photographs) < len(names):
+        count = counted(len(photographs), 'photograph')
+        print(f'{source}: {count} in {len(names):,} versions, which stay together')
 
 
 def _split_coco(source: Path, out: Path, shares: Mapping[str, float]) -> Counts:
@@ -96,7 +116,9 @@ def _split_coco(source: Path, out: Path, shares: Mapping[str, float]) -> Counts:
         raise UsageError(f'{source}: {rule}, got {error!r}. {OTHER_FORMATS}') from error
     written = {}
     counts = {}
-    for name, members in divide(set(files.values()), shares, source).items():
+    names = set(files.values())
+    _count_versions(names, source)
+    for name, members in divide(names, shares, source).items():
         inside = set(members)
         kept = {key for key, file in files.items() if file in inside}
         part = dict(content)
@@ -117,6 +139,7 @@ def _split_names(
     if renamed:
         rule = f'data sets look for NAME{suffix}: rename {len(renamed)} of the listed files'
         print(f'{source}: {rule}, {listed(renamed)}')
+    _count_versions(names, source)
     divided = divide(names, shares, source)
     written = {}
     for name, members in divided.items():
@@ -142,6 +165,7 @@ def _split_class_folders(source: Path, out: Path, shares: Mapping[str, float]) -
         found = images.get_data_info(index)
         path = os.path.relpath(found['img_path'], source)
         by_class.setdefault(found['gt_label'], []).append(path)
+    _count_versions([path for paths in by_class.values() for path in paths], source)
     classes = images.metainfo['classes']
     divided = []
     for label, paths in by_class.items():

@@ -1,6 +1,7 @@
 """`mmpola split`: each image is in one split, always the same, and nothing is overwritten."""
 
 import json
+import re
 import sys
 from itertools import chain
 
@@ -96,6 +97,36 @@ def test_a_photograph_that_a_coco_file_lists_twice_is_in_one_split(tmp_path):
     files = [{image['file_name'] for image in part['images']} for part in parts]
     assert files[0].isdisjoint(files[1])
     assert [len(part['images']) for part in parts] == [10, 10]
+
+
+@pytest.mark.parametrize('kind', ['coco', 'list', 'classes'])
+def test_versions_of_a_photograph_are_in_one_split(kind, tmp_path, capsys):
+    """Roboflow exports augmented copies under the name of the photograph."""
+    files = [f'p{index}_jpg.rf.{copy}.jpg' for index in range(10) for copy in ('a7', 'b', 'c')]
+    if kind == 'coco':
+        source = tmp_path / 'all.json'
+        images = [{'id': index, 'file_name': file} for index, file in enumerate(files)]
+        source.write_text(json.dumps({'images': images, 'annotations': []}))
+    else:
+        source = tmp_path / 'all'
+        folder = source / 'cat' if kind == 'classes' else source
+        folder.mkdir(parents=True)
+        for file in files:
+            (folder / file).touch()
+    counts = split_images(source, tmp_path / 'out', {'val': 0.2}, '.jpg')
+    assert counts == {'train': 24, 'val': 6}
+    assert capsys.readouterr().out == (
+        f'{source}: 10 photographs in 30 versions, which stay together\n'
+    )
+    if kind == 'classes':
+        names = [str(path) for path in content_of(tmp_path / 'out')]
+        parts = [[name for name in names if name.startswith(split)] for split in counts]
+    else:
+        texts = [path.read_text() for path in sorted((tmp_path / 'out').iterdir())]
+        parts = [re.findall(r'p\d_jpg\.rf', text) for text in texts]
+    photographs = [{re.search(r'p\d', name)[0] for name in part} for part in parts]
+    assert sorted(map(len, photographs)) == [2, 8]
+    assert photographs[0].isdisjoint(photographs[1])
 
 
 @pytest.mark.parametrize('text', ['[]', '{"images": []}', '{', '{"images": 3, "annotations": []}'])
