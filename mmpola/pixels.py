@@ -112,3 +112,22 @@ def class_colours(palette: Any, number: int) -> list[tuple[int, int, int]] | Non
         red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, 0.95)
         colours.append((round(255 * red), round(255 * green), round(255 * blue)))
     return colours or None
+
+
+def place_names_quickly(visualizer: Any) -> None:
+    """Let mmseg's visualizer find the place of a class's name in milliseconds.
+
+    Its own search sorts the pixels of each class in Python, which takes seconds of a photograph.
+    """
+    visualizer._get_center_loc = place_of_name
+
+
+def place_of_name(mask: NDArray[Any]) -> NDArray[Any]:
+    """Return the middle (x, y) of a mask's fullest row, as mmseg's `_get_center_loc` does.
+
+    Args:
+        mask: [H, W] of 0 and 1; some are 1.
+    """
+    y = mask.sum(1).argmax()
+    columns = np.flatnonzero(mask[y])
+    return np.array([columns[len(columns) // 2], y])

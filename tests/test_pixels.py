@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from mmseg.visualization import SegLocalVisualizer
 
-from mmpola.pixels import class_colours, inputs_as_rgb
+from mmpola.pixels import class_colours, inputs_as_rgb, place_of_name
 
 
 @pytest.mark.parametrize('channels', [1, 2, 4, 5])
@@ -28,3 +30,12 @@ def test_each_class_has_a_colour_if_the_data_set_has_too_few():
     colours = class_colours([(1, 2, 3)], 12)
     assert len(set(colours)) == 12
     assert class_colours([(1, 2, 3)], 1) == [(1, 2, 3)]
+
+
+def test_names_of_classes_are_drawn_where_mmseg_draws_them():
+    visualizer = SegLocalVisualizer('places')
+    random = np.random.default_rng(0)
+    for height, width in ((1, 1), (7, 5), (6, 30), (40, 50)):
+        mask = (random.random((height, width)) < 0.4).astype(np.uint8)
+        mask[-1, 0] = 1
+        assert place_of_name(mask).tolist() == visualizer._get_center_loc(mask).tolist()

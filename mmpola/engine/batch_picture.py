@@ -15,7 +15,7 @@ from mmengine.structures import PixelData
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from mmpola.pixels import class_colours, inputs_as_rgb
+from mmpola.pixels import class_colours, inputs_as_rgb, place_names_quickly
 
 SHOWN = 16
 """Largest number of images in a picture."""
@@ -50,6 +50,7 @@ def draw_batch(batch: dict[str, Any], preprocessor: Any, dataset: Any) -> Image.
     palette = class_colours(metainfo.get('palette'), len(classes))
     visualizer = visualizer_of(samples[0])
     if visualizer is not None:
+        place_names_quickly(visualizer)
         visualizer.dataset_meta = {'classes': classes or None, 'palette': palette}
     tiles = []
     for image, sample in zip(images, samples, strict=True):

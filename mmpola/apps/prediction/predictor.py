@@ -44,7 +44,7 @@ from mmpola.engine.training_checkpoint import TrainingCheckpoint
 from mmpola.engine.types import library
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, listed
-from mmpola.pixels import class_colours
+from mmpola.pixels import class_colours, place_names_quickly
 from mmpola.read_image import ImageFile, encoded
 
 BEST_CLASSES = 5
@@ -222,6 +222,7 @@ def open_visualizer(cfg: Config, meta: dict[str, Any]) -> Any:
     settings.update(vis_backends=None, name=f'of predictions {next(VISUALIZER_NUMBERS)}')
     visualizer = VISUALIZERS.build(settings)
     visualizer.dataset_meta = meta
+    place_names_quickly(visualizer)
     return visualizer
 
 

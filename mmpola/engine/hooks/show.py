@@ -14,6 +14,7 @@ from mmpola.checkpoint.write import write_together
 from mmpola.engine.processes import is_killed_worker
 from mmpola.engine.result_names import image_names, whole_path
 from mmpola.messages import UsageError, counted, first_line, info
+from mmpola.pixels import place_names_quickly
 from mmpola.read_image import ImageFile, check_outputs, encoded
 
 
@@ -88,6 +89,7 @@ class ShowHook(Hook):
         self.drawing = copy.copy(self.drawing)
         self.drawing._visualizer = copy.copy(visualizer)
         self.drawing._visualizer._vis_backends = {'result': self.result}
+        place_names_quickly(self.drawing._visualizer)
         self.drawn = 0
         self.errors: list[Exception] = []
         self.used: set[Path] = set()
