@@ -9,7 +9,8 @@ takes one image of the given height and width, which are by default those that t
 of the config makes of the test images. Its outputs:
 
     classifier    logits [B, classes]
-    segmenter     logits [B, classes, h, w] of the decode head, which mmseg resizes to the image
+    segmenter     logits [B, classes, h, w] of the decode head, which mmseg resizes to the image;
+                  [B, 1, h, w] if the head has one output channel
     detector      boxes [N, 4] in pixels, scores [N], labels [N], and of a mask head masks [N, h, w]
                   inside the boxes; with one dense head or two stages, one size
     --backbone    map0, map1 … [B, C, h, w] of the backbone
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from mmpola.apps.publish.detector_export import export_detector
 from mmpola.apps.publish.evaluated_size import evaluated_size, sides
-from mmpola.apps.publish.export import export, export_model, import_onnx
+from mmpola.apps.publish.export import export, export_model, import_onnx, threshold_note
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.config import add_model_arguments, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_checkpoint_for
@@ -85,6 +86,9 @@ def main() -> None:
         model = export_model(cfg, built, checkpoint, args.backbone)
         error = export(model, args.out, None if args.dynamic else shape)
         errors = f'relative error against PyTorch {error:.1e}'
+        note = threshold_note(model.model)
+        if note is not None:
+            print(note)
     size = args.out.stat().st_size / 1e6
     print(f'{args.out}: {size:.1f} MB, largest {errors}')
 

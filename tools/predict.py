@@ -11,8 +11,9 @@ IMAGES are files and folders (searched recursively). For NAME.jpg, DIR contains
     preds/NAME.json  detection: the lists labels, scores, bboxes and masks of mmdet's DetInferencer,
                      with all instances. Classification: {image, width, height, classes: [{label,
                      class, name, score}]}, the five best, `name` in words
-    preds/NAME.png   segmentation: the label of each pixel. Panoptic segmentation: the id of each
-                     pixel's segment, R + 256 G + 256² B; NAME.json lists the segments
+    preds/NAME.png   segmentation: the number of each pixel's class, from 0. Panoptic segmentation:
+                     the id of each pixel's segment, R + 256 G + 256² B; NAME.json lists the
+                     segments
 
 with the same subfolders as a given folder. NAME gets the suffix of the image, or the name of its
 folder, where two images would share it. Images are read by the test pipeline of the config, without
@@ -33,6 +34,7 @@ from tqdm import tqdm
 from mmpola.apps.data_checks import add_skip_argument, image_lines
 from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.apps.prediction.predictor import Predictor, result_files
+from mmpola.apps.prediction.results import numbers_note
 from mmpola.engine.config import (
     add_compile_argument,
     add_device_argument,
@@ -103,6 +105,9 @@ def main() -> None:
             best_score = max(best_score or 0.0, prediction.best_score)
     for line in image_lines(cfg, reader.first):
         print(line)
+    note = numbers_note(reader.metainfo)
+    if note is not None:
+        print(note)
     if best_score is not None and best_score <= args.score_thr:
         print(
             f'nothing is drawn: the highest score is {best_score:.3f}, which is not above '

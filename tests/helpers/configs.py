@@ -21,6 +21,12 @@ SMALL_ARCHS = {
     'mmpola.PolaFormerPP': {**WIDTHS, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4},
 }
 
+ONE_CHANNEL = """
+loss = dict(type='CrossEntropyLoss', use_sigmoid=True)
+model['decode_head'].update(num_classes=2, out_channels=1, threshold=0.5, loss_decode=loss)
+"""
+"""Further lines of a segmenter's config: the binary head that mmseg recommends."""
+
 DENSE = [model for model in read_models() if model.data in ('COCO', 'ADE20K')]
 """Detectors and segmenters of configs/published.csv."""
 

@@ -170,7 +170,7 @@ class Predictor:
             results['.json'] = {**results.get('.json', {}), 'segments_info': segments}
             summary = areas_by_class(sample.pred_panoptic_seg.sem_seg % INSTANCE_OFFSET, classes)
         elif 'pred_sem_seg' in sample:
-            labels = sample.pred_sem_seg.data
+            labels = sample.pred_sem_seg.data.long()  # mmseg has floats if out_channels is 1
             sample.pred_sem_seg.data = labels.reshape(1, *labels.shape[-2:])
             results['.png'] = label_map(labels, len(classes))
             summary = areas_by_class(labels, classes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -86,6 +86,23 @@ def label_map(sem_seg: Tensor, classes: int) -> NDArray[Any]:
     """Return the label of each pixel [H, W] in the smallest dtype for so many classes."""
     labels = sem_seg.cpu().numpy()
     return labels.reshape(labels.shape[-2:]).astype(np.min_scalar_type(classes - 1))
+
+
+def numbers_note(metainfo: Mapping[str, Any]) -> str | None:
+    """Say that annotation files number the classes otherwise than `label_map`; None if not.
+
+    Args:
+        metainfo: of the data set. mmseg's have `reduce_zero_label`, and `label_map` if they read
+            only some of the classes in the files, or in another order.
+    """
+    numbers = None
+    if metainfo.get('reduce_zero_label'):
+        numbers = 'from 1 (reduce_zero_label)'
+    if metainfo.get('label_map'):
+        numbers = 'of all classes of the data set (metainfo.classes are others)'
+    if numbers is None:
+        return None
+    return f'class numbers in preds/*.png: from 0; in the annotation files: {numbers}'
 
 
 def counts_by_class(labels: Tensor, classes: Sequence[str]) -> str:

@@ -135,6 +135,17 @@ def logits(model: Any, images: Tensor) -> Outputs:
     return {'logits': model(images, mode='tensor')}
 
 
+def threshold_note(model: Any) -> str | None:
+    """Say how the logits of a segmenter with one output channel become labels; None for others."""
+    head = getattr(model, 'decode_head', None)
+    if getattr(head, 'out_channels', None) != 1:
+        return None
+    return (
+        'logits: one channel (model.decode_head.out_channels=1); class 1 is where their sigmoid is '
+        f'above {head.threshold:g} (model.decode_head.threshold), class 0 elsewhere'
+    )
+
+
 def replace_upsampling(model: nn.Module) -> None:
     """Replace mmseg's Upsample layers by PyTorch's, which serve every size when exported.
 

@@ -12,6 +12,8 @@ from mmengine.config import Config
 from mmseg.apis import MMSegInferencer
 from PIL import Image
 
+from mmpola.pixels import place_of_name
+from tests.helpers.configs import ONE_CHANNEL
 from tests.helpers.prediction import open_predictor
 from tests.helpers.processes import run_script
 
@@ -97,16 +99,23 @@ def test_class_names_and_colours_are_those_of_the_checkpoint(
     cfg = Config.fromfile(config)
     predictor = open_predictor(cfg, checkpoint)
     assert predictor.visualizer.dataset_meta == meta
+    assert predictor.visualizer._get_center_loc is place_of_name
 
 
-def test_segmentations(tiny_segmentation, write_checkpoint, shapes, tmp_path):
+@pytest.mark.parametrize('head', ['', ONE_CHANNEL])
+def test_segmentations(head, tiny_segmentation, write_checkpoint, shapes, tmp_path, capsys):
+    with open(tiny_segmentation, 'a') as config:
+        config.write(head)
     checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth')
     out = tmp_path / 'out'
     photo = next((shapes / 'ade' / 'images' / 'validation').iterdir())
     assert run_script('predict', tiny_segmentation, checkpoint, photo, '--out', out) == 0
+    note = 'class numbers in preds/*.png: from 0; in the annotation files: from 1 (reduce_zero_'
+    assert note in capsys.readouterr().out  # as ADE20K has it
     inferencer = MMSegInferencer(str(tiny_segmentation), str(checkpoint), device='cpu')
     labels = Image.open(out / 'preds' / f'{photo.stem}.png')
     assert labels.mode == 'L'
+    assert len(np.unique(labels)) > 1
     assert (np.asarray(labels) == inferencer(str(photo))['predictions']).mean() > 0.999
     assert differs(out / 'vis' / f'{photo.stem}.jpg', photo) > 5
 

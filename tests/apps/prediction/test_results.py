@@ -1,17 +1,21 @@
 """Results of a detector as they are written."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 from mmdet.apis import DetInferencer
 from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData
+from mmseg.datasets import BaseSegDataset
 
 from mmpola.apps.prediction.results import (
     areas_by_class,
     counts_by_class,
     instances_as_json,
     label_map,
+    numbers_note,
     panoptic_segments,
 )
 
@@ -62,6 +66,27 @@ def test_label_maps(classes, dtype, shape):
     labels = label_map(torch.full(shape, classes - 1), classes)
     assert labels.dtype == dtype
     assert labels.tolist() == [[classes - 1] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ('settings', 'numbers'),
+    [
+        ({}, None),
+        ({'reduce_zero_label': True}, 'from 1 (reduce_zero_label)'),
+        ({'metainfo': {'classes': ('b', 'a')}}, 'of all classes of the data set'),
+        ({'metainfo': {'classes': ('b',)}, 'reduce_zero_label': True}, 'of all classes'),
+    ],
+)
+def test_numbers_that_annotation_files_have_otherwise(settings, numbers):
+    class Own(BaseSegDataset):
+        METAINFO: ClassVar = {'classes': ('a', 'b'), 'palette': [[0, 0, 0], [9, 9, 9]]}
+
+    note = numbers_note(Own(lazy_init=True, **settings).metainfo)
+    if numbers is None:
+        assert note is None
+    else:
+        assert note.startswith('class numbers in preds/*.png: from 0; in the annotation files: ')
+        assert numbers in note
 
 
 def test_instances_in_a_few_words():

@@ -20,7 +20,7 @@ from mmpola.apps.publish.export import (
 from mmpola.backbones import PolaFormerPP, PolaSwin
 from mmpola.engine.training_checkpoint import read_training_checkpoint
 from mmpola.engine.validate import build_model
-from tests.helpers.configs import WIDTHS
+from tests.helpers.configs import ONE_CHANNEL, WIDTHS
 from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import refusal
 from tests.helpers.training import small_config
@@ -86,17 +86,21 @@ def test_the_script_exports_a_classifier(colours, tmp_path, monkeypatch, capsys)
     assert '--overwrite' in refusal(load_script('export').main)
 
 
+@pytest.mark.parametrize('head', ['', ONE_CHANNEL])
 def test_a_segmenter_is_exported_at_the_size_that_it_is_evaluated_at(
-    tiny_segmentation, write_checkpoint, shapes, tmp_path, capsys
+    head, tiny_segmentation, write_checkpoint, shapes, tmp_path, capsys
 ):
     """The crop of training, 64 x 64, gives other labels than `predict`."""
     with open(tiny_segmentation, 'a') as config:
         config.write("\nmodel['backbone']['attn_types'] = 'SSSS'\n")  # recorded in half the time
+        config.write(head)
     checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth')
     path = tmp_path / 'out.onnx'
     assert run_script('export', tiny_segmentation, checkpoint, path) == 0
-    line = 'images of 96 x 96 pixels, as the test pipeline makes them'
-    assert capsys.readouterr().out.splitlines()[0] == line
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == 'images of 96 x 96 pixels, as the test pipeline makes them'
+    rule = 'class 1 is where their sigmoid is above 0.5 (model.decode_head.threshold)'
+    assert (rule in lines[1]) == bool(head)
     photo = next((shapes / 'ade' / 'images' / 'validation').glob('*'))
     assert run_script('predict', tiny_segmentation, checkpoint, photo, '--out', tmp_path) == 0
     expected = np.asarray(Image.open(tmp_path / 'preds' / f'{photo.stem}.png'))
@@ -106,7 +110,8 @@ def test_a_segmenter_is_exported_at_the_size_that_it_is_evaluated_at(
     whole = torch.from_numpy(logits)
     for size in ((96, 96), expected.shape):
         whole = torch.nn.functional.interpolate(whole, size, mode='bilinear')
-    assert (whole.argmax(1)[0].numpy() == expected).mean() > 0.999
+    labels = whole.sigmoid() > 0.5 if head else whole.argmax(1, keepdim=True)
+    assert (labels[0, 0].numpy() == expected).mean() > 0.999
 
 
 @pytest.mark.parametrize(
