@@ -90,7 +90,7 @@ def main() -> None:
     check_outputs(outputs, args.overwrite, images)
 
     counts = analysis.analyze(model, reader, images, args.out, args.points, layers)
-    for line in image_lines(cfg, reader.first):
+    for line in image_lines(cfg, reader):
         print(line)
     done = f'{counted(counts.done, "image")} done, {counts.skipped} skipped'
     print(f'{args.out}: {done}; {counted(len(layers), "layer")} each')

@@ -51,7 +51,7 @@ class Explorer:
     def picture(self, path: str) -> NDArray[Any]:
         """Return the image as it is shown, RGB uint8 [H, W, 3]."""
         scene, _ = self.open(path)
-        for line in image_lines(self.cfg, self.reader.first):
+        for line in image_lines(self.cfg, self.reader):
             print(line)
         return scene.pixels
 

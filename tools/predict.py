@@ -103,7 +103,7 @@ def main() -> None:
         tqdm.write(f'{image.path}: {prediction.summary}')
         if prediction.best_score is not None:
             best_score = max(best_score or 0.0, prediction.best_score)
-    for line in image_lines(cfg, reader.first):
+    for line in image_lines(cfg, reader):
         print(line)
     note = numbers_note(reader.metainfo)
     if note is not None:

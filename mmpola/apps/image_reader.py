@@ -8,7 +8,7 @@ import copy
 import io
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from mmpola.engine.types import scope, type_class
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, first_line
 from mmpola.pixels import loaded_as_rgb
-from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
+from mmpola.read_image import IMAGE_SUFFIXES, is_stored_turned, rgb_image
 
 FIRST_IMAGES = 8
 """Number of loaded images of a data set whose values are looked at."""
@@ -85,6 +85,8 @@ class ImageReader:
         metainfo: of the data set, such as its classes.
         suffixes: of image files, in lower case.
         first: (file, pixels) of the first images that were read.
+        count: number of images that were read.
+        turned: those whose EXIF rotation was ignored.
     """
 
     def __init__(self, collate_fn: str) -> None:
@@ -92,6 +94,8 @@ class ImageReader:
         self.first: list[tuple[Path, NDArray[Any]]] = []
         self.metainfo: dict[str, Any] = {}
         self.suffixes = set(IMAGE_SUFFIXES)
+        self.count = 0
+        self.turned: list[Path] = []
 
     def load(self, path: Path) -> LoadedImage:
         """Read a file.
@@ -100,6 +104,7 @@ class ImageReader:
             UsageError: it cannot be read; the message does not name it.
         """
         image = self._load(path)
+        self.count += 1
         if len(self.first) < FIRST_IMAGES:
             self.first.append((path, image.pixels))
         return image
@@ -138,6 +143,8 @@ class ClassFoldersReader(ImageReader):
             raise UsageError('not an image') from error
         except Exception as error:  # decoders raise many types for a broken file
             raise UsageError(first_line(error)) from error
+        if is_stored_turned(path):
+            self.turned.append(path)
         pixels = np.asarray(image)[..., ::-1]
         return LoadedImage(pixels, {'inputs': self._transform(image)})
 
@@ -338,6 +345,21 @@ def sixteen_bits_note(images: Iterable[tuple[str | Path, NDArray[Any]]]) -> str 
         f'{largest:g} of {limit} as loaded; write files whose values fill 8 bits, or, in a '
         "pipeline, load them with color_type='unchanged' and to_float32=True, and set mean and std "
         'of data_preprocessor to those of the values'
+    )
+
+
+def turned_note(turned: Sequence[str | Path], count: int) -> str | None:
+    """Describe photographs of class folders whose EXIF rotation is ignored; None without one.
+
+    Args:
+        turned: their files.
+        count: number of all photographs that were read.
+    """
+    if not turned:
+        return None
+    return (
+        f'{len(turned)} of {count} photographs are stored turned (EXIF), which class folders '
+        f'ignore ({Path(turned[0]).name} …): turn the pixels, for example by mogrify -auto-orient'
     )
 
 

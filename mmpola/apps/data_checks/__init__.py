@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from torch import nn
 
-from mmpola.apps.data_checks.of_data import SIXTEEN_BITS
+from mmpola.apps.data_checks.of_data import EXIF, SIXTEEN_BITS
 from mmpola.apps.data_checks.of_run import FILES_MISSING
 from mmpola.apps.data_checks.read import Data, different_datasets, read
 from mmpola.apps.data_checks.report import Checked, refuse
@@ -32,7 +29,7 @@ from mmpola.apps.data_checks.table import (
     ask,
     names_to_skip,
 )
-from mmpola.apps.image_reader import sixteen_bits_note
+from mmpola.apps.image_reader import ImageReader, sixteen_bits_note, turned_note
 from mmpola.engine.processes import place
 from mmpola.engine.types import scope
 
@@ -124,14 +121,18 @@ def measured_datasets(cfg: Config, splits: tuple[str, ...], loaded: list[Data]) 
     return sets
 
 
-def image_lines(cfg: Config, images: Sequence[tuple[str | Path, Any]]) -> list[str]:
-    """Return what a script that reads single images prints about the first ones, as loaded.
+def image_lines(cfg: Config, reader: ImageReader) -> list[str]:
+    """Return what a script that reads single images prints about those it has read.
 
     Args:
         cfg: its `data_checks.skip` is read.
-        images: (file, pixels [H, W] or [H, W, C]).
+        reader: has read them.
     """
-    note = sixteen_bits_note(images)
-    if note is None or SIXTEEN_BITS in names_to_skip(cfg):
-        return []
-    return [f'warning: {note} [{SIXTEEN_BITS}]']
+    notes = {
+        SIXTEEN_BITS: sixteen_bits_note(reader.first),
+        EXIF: turned_note(reader.turned, reader.count),
+    }
+    skip = names_to_skip(cfg)
+    return [
+        f'warning: {note} [{name}]' for name, note in notes.items() if note and name not in skip
+    ]

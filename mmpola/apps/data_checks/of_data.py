@@ -34,7 +34,7 @@ from mmpola.apps.data_checks.table import (
     check,
     some,
 )
-from mmpola.apps.image_reader import FIRST_IMAGES, channels_note, sixteen_bits_note
+from mmpola.apps.image_reader import FIRST_IMAGES, channels_note, sixteen_bits_note, turned_note
 from mmpola.config_contents import evaluators, head_ignore_index, input_channels
 from mmpola.messages import listed
 from mmpola.read_image import images_below
@@ -74,7 +74,8 @@ DROPPED = (
 """What data sets in COCO layout leave out, and what helps most often."""
 
 SIXTEEN_BITS = 'sixteen-bits'
-"""Name of a check that scripts which read single images ask too."""
+EXIF = 'exif'
+"""Names of checks that scripts which read single images ask too."""
 
 
 # Files, classes and images.
@@ -634,3 +635,11 @@ def channels(data: Data) -> Iterator[str]:
 def sixteen_bits(data: Data) -> Iterator[str]:
     """Values of 16-bit images are lost on loading."""
     yield from filter(None, [sixteen_bits_note(data.loaded.images[:FIRST_IMAGES])])
+
+
+@check(EXIF, WARNING, SAMPLE)
+def exif(data: Data) -> Iterator[str]:
+    """Photographs in class folders are stored turned (EXIF), which is ignored."""
+    note = turned_note(data.loaded.turned, data.loaded.samples)
+    if note is not None:
+        yield f'{data.place}: {note}'

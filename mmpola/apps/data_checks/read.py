@@ -107,6 +107,7 @@ class Loaded:
         strange: labels of pixels that are neither a class nor the one that heads ignore.
         faults: of these samples.
         images: some (file, pixels).
+        turned: files of class folders whose EXIF rotation is ignored.
         error: why no sample came through the whole pipeline; None if one did.
         items: (index, sample as the whole pipeline hands it on) of some samples.
         maps_are_bytes: whether the step that loads label maps is one of OpenMMLab's, which takes
@@ -118,6 +119,7 @@ class Loaded:
     strange: list[int] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     images: list[tuple[str, Any]] = field(default_factory=list)
+    turned: list[str] = field(default_factory=list)
     error: str | None = None
     items: list[tuple[int, Results]] = field(default_factory=list)
     maps_are_bytes: bool = False

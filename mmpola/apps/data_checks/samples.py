@@ -30,6 +30,7 @@ from mmpola.apps.data_checks.read import (
 from mmpola.apps.image_reader import FIRST_IMAGES
 from mmpola.config_contents import head_ignore_index
 from mmpola.messages import first_line, listed
+from mmpola.read_image import is_stored_turned
 
 TRIES = 8
 """Samples that are looked at as the network reads them: random scales make their sizes differ."""
@@ -128,6 +129,7 @@ class Loader:
     def load(self, indices: Sequence[int]) -> None:
         """Load samples in several threads, and count what was loaded."""
         self.loaded.images.clear()
+        self.loaded.turned.clear()
         title = f'loading {self.data.splits[0]}'
         with ThreadPoolExecutor() as threads:
             found = threads.map(self._load_one, indices)
@@ -163,8 +165,11 @@ class Loader:
         images = self.loaded.images
         if 'img' in results and len(images) < FEW:
             images.append((files[0], results['img']))
-        elif hasattr(self.dataset, 'image') and len(images) < FIRST_IMAGES:
-            images.append((files[0], np.asarray(self.dataset.image(index))))
+        elif hasattr(self.dataset, 'image'):
+            if len(images) < FIRST_IMAGES:
+                images.append((files[0], np.asarray(self.dataset.image(index))))
+            if is_stored_turned(files[0]):
+                self.loaded.turned.append(files[0])
         if fault is None:
             return labels, None
         return labels, Fault(fault.check, f'{files[-1]} ({fault.text})')

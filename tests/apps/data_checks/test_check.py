@@ -13,7 +13,7 @@ import pytest
 from mmcv.transforms import BaseTransform
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
-from PIL import Image
+from PIL import ExifTags, Image
 
 from mmpola.apps import data_checks
 from mmpola.apps.data_checks import Data, check_data
@@ -109,6 +109,27 @@ def test_class_folders(colours, tmp_path):
     assert name == 'unreadable'
     assert text.startswith('val_dataloader.dataset: ')
     assert 'gone.txt: no such folder or file' in text
+
+
+def test_photographs_of_class_folders_that_are_stored_turned(colours, tmp_path):
+    """Orientation 1 says that nothing is turned."""
+    data = shutil.copytree(colours, tmp_path / 'data')
+    cfg = small_config(data, tmp_path / 'work')
+    assert not warnings(cfg)
+    for name, orientation in (('red/0', 1), ('red/1', 6), ('green/2', 2), ('blue/3', 8)):
+        path = data / 'train' / f'{name}.png'
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = orientation
+        Image.open(path).save(path, exif=exif)
+    text = only(warnings(cfg), 'exif')
+    assert text.startswith(f'{data}/train: 3 of 24 photographs are stored turned (EXIF), which ')
+
+
+def test_files_of_class_folders_that_are_left_out(colours, tmp_path):
+    data = shutil.copytree(colours, tmp_path / 'data')
+    (data / 'train' / 'red' / 'moving.gif').touch()
+    cfg = small_config(data, tmp_path / 'work')
+    assert warnings(cfg) == [('notes', f'{data}/train: left out: 1 file (.gif)')]
 
 
 def test_the_first_images_of_class_folders_are_all_of_one_class(colours, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
-from PIL import Image
+from PIL import ExifTags, Image
 
 from mmpola.classification.class_folders import ClassFolders
 from tests.helpers.prediction import open_predictor
@@ -32,9 +32,12 @@ def test_the_best_classes_are_drawn_and_written(
     checkpoint = write_checkpoint(config, tmp_path / 'random.pth', meta=meta)
     out = tmp_path / 'out'
     wide = tmp_path / 'wide.png'
-    Image.new('RGB', (90, 50), (10, 200, 30)).save(wide)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new('RGB', (90, 50), (10, 200, 30)).save(wide, exif=exif)
     assert run_script('predict', config, checkpoint, colours / 'val', wide, '--out', out) == 0
     printed = capsys.readouterr().out
+    assert '\nwarning: 1 of 10 photographs are stored turned (EXIF), which class ' in printed
     assert printed.endswith(f'10 images done, 0 skipped; see {out}/vis\n')
 
     cfg = Config.fromfile(config)
