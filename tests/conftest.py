@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch.utils.data import DataLoader
 
@@ -212,7 +213,7 @@ def warned(monkeypatch):
 
 
 RANDOM_WEIGHTS = {}
-"""State dict by model config, since building a detector takes a second."""
+"""State dicts of model and optimizer by config, since building a detector takes a second."""
 
 
 @pytest.fixture
@@ -234,16 +235,21 @@ def fill_the_disk(monkeypatch):
 
 @pytest.fixture
 def write_checkpoint():
-    """A function that writes a checkpoint with random weights for a config."""
+    """A function that writes a checkpoint with random weights, and an optimizer, for a config."""
 
     def write(config, path, **others):
         cfg = Config.fromfile(config)
         init_default_scope(cfg.default_scope)
-        key = str(cfg.model)
+        key = str((cfg.model, cfg.optim_wrapper))
         if key not in RANDOM_WEIGHTS:
             torch.manual_seed(0)
-            RANDOM_WEIGHTS[key] = MODELS.build(cfg.model).state_dict()
-        torch.save({'state_dict': RANDOM_WEIGHTS[key], **others}, path)
+            model = MODELS.build(cfg.model)
+            optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+            RANDOM_WEIGHTS[key] = (model.state_dict(), optimizer.state_dict())
+        weights, optimizer = RANDOM_WEIGHTS[key]
+        if 'optimizer' in others:
+            others['optimizer'] = optimizer
+        torch.save({'state_dict': weights, **others}, path)
         return path
 
     return write

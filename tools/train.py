@@ -17,6 +17,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.apps.data_checks import add_skip_argument, check_data
+from mmpola.checkpoint.init_cfg import check_pretrained
 from mmpola.engine.config import (
     add_compile_argument,
     add_options_argument,
@@ -28,7 +29,7 @@ from mmpola.engine.config import (
 )
 from mmpola.engine.processes import print_once
 from mmpola.engine.resume import AUTO, decide_resume
-from mmpola.engine.train import train
+from mmpola.engine.train import locked, train
 from mmpola.engine.validate import validate_config
 from mmpola.environment import mmcv_problem
 from mmpola.kernels import ensure_checked
@@ -86,14 +87,16 @@ def main() -> None:
     if problem is not None:
         print_once(f'{problem.what}: {problem.found} -> {problem.remedy}', cfg.launcher)
     model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
-    resumed = decide_resume(cfg, args.overwrite, model, args.resume)
-    if resumed.finished:
-        return
-    splits = ('train', 'val')
-    lines = check_data(cfg, splits=splits, model=model, measured=('test',)).lines()
-    print_once('\n'.join(lines), cfg.launcher)
-    ensure_checked(training_dtype(cfg))
-    train(cfg, model, args.overwrite, resumed.classes, lines)
+    with locked(cfg):
+        decision = decide_resume(cfg, args.overwrite, model, args.resume)
+        if decision.finished:
+            return
+        check_pretrained(cfg.model, download=False)
+        splits = ('train', 'val')
+        lines = check_data(cfg, splits=splits, model=model, measured=('test',)).lines()
+        print_once('\n'.join(lines), cfg.launcher)
+        ensure_checked(training_dtype(cfg))
+        train(cfg, model, args.overwrite, decision, lines)
 
 
 if __name__ == '__main__':

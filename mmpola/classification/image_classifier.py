@@ -74,6 +74,7 @@ class ImageClassifier(Classifier, BaseModel):
         )
         if isinstance(self.data_preprocessor, ClassificationPreprocessor):
             self.data_preprocessor.num_classes = num_classes
+        self.num_classes = num_classes
         self.distillation: Distillation | None = None
         if teacher:
             self.distillation = Distillation(teacher, **(distillation or {}))

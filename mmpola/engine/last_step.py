@@ -19,12 +19,14 @@ from mmpola.engine.hooks.atomic_checkpoint import (
     save_and_point,
 )
 from mmpola.engine.hooks.finite import NonFiniteError
+from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
 from mmpola.messages import UsageError, counted, first_line
 
+BEGIN = 'before_train_iter'
 STEP = 'after_train_iter'
 EPOCH = 'after_train_epoch'
 VALIDATION = ('before_val_epoch', 'after_val_epoch')
-NOTED = ('before_train_iter', STEP, EPOCH, *VALIDATION)
+NOTED = (BEGIN, STEP, EPOCH, *VALIDATION)
 """Names of the calls of hooks between which the state of a run differs."""
 
 
@@ -50,6 +52,9 @@ def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
     the first saves its own weights, which the steps keep equal, and waits for no other: one that
     has failed will not answer. It saves nothing if the error is NCCL's, which the GPU may report
     after a step with wrong gradients, or if the optimizer is sharded.
+
+    If another process dies before the statistics of BatchNorm are averaged, they are those of the
+    first one, which is said: the resumed run does not equal an uninterrupted one bit for bit.
 
     Args:
         runner: of the run, in the state in which the error has left it.
@@ -79,10 +84,19 @@ def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
         if not isinstance(error, UsageError):
             runner.logger.error(f'the last steps are not saved: {first_line(problem)}')
         return
+    statistics = _statistics(runner)
+    note = ''
+    if calls.name == STEP and statistics in calls.waiting and statistics.own_norms():
+        note = ', whose statistics of BatchNorm are those of the first process alone'
     runner.logger.error(
         f'{first_line(error)}: stopped after {counted(runner.iter, "step")}; --resume continues '
-        f'from {runner.work_dir}/{INTERRUPTED}'
+        f'from {runner.work_dir}/{INTERRUPTED}{note}'
     )
+
+
+def _statistics(runner: Any) -> Any:
+    """Return the hook of the statistics of BatchNorm; None if a config leaves it out."""
+    return next((hook for hook in runner.hooks if isinstance(hook, MeanBuffersHook)), None)
 
 
 def is_sharded(runner: Any) -> bool:
@@ -93,11 +107,14 @@ def is_sharded(runner: Any) -> bool:
 
 
 def complete_step(runner: Any, calls: HookCalls) -> None:
-    """Bring schedule, averages and counters of a run to the weights, which a step has changed.
+    """Bring schedule, averages, statistics and counters of a run to its weights.
 
-    A hook that fails after a step keeps later ones from doing that, and in a validation the model
-    has the averaged weights.
+    A step that fails may have changed the statistics of BatchNorm. A hook that fails after a step
+    keeps later ones from following it, and in a validation the model has the averaged weights.
     """
+    statistics = _statistics(runner)
+    if calls.name == BEGIN and statistics is not None and statistics not in calls.waiting:
+        statistics.restore()
     unfinished = [
         hook
         for hook in calls.waiting

@@ -15,7 +15,13 @@ from torch.utils.data import BatchSampler
 from mmpola.config_contents import skipped_checks
 from mmpola.engine.advice import warm_up_advice
 from mmpola.engine.processes import any_process
-from mmpola.engine.seeding import STEP, SeededBatchSampler, seed_generators, seeded_loader
+from mmpola.engine.seeding import (
+    STEP,
+    SeededBatchSampler,
+    image_digest,
+    seed_generators,
+    seeded_loader,
+)
 from mmpola.messages import UsageError, counted
 
 POSITION = 'epoch_position'
@@ -82,10 +88,12 @@ class ExactEpochLoop(EpochBasedTrainLoop):
                 f'{len(self.batch_sampler.sampler)} images per process with drop_last=True'
             )
         self.images_per_step = get_world_size() * batch_size
+        self.images = image_digest(self.dataloader.dataset)
 
     def run(self) -> torch.nn.Module:
         """Train; after resuming, with the seed of the checkpoint."""
         self._check_progress()
+        self._check_position()
         self._set_seed()
         self._check_warm_up()
         if len(self.dataloader) % accumulated_steps(self.runner.optim_wrapper):
@@ -103,11 +111,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         return self.runner.model
 
     def run_epoch(self) -> None:
-        """Run an epoch, or the rest of one that was interrupted.
-
-        Raises:
-            UsageError: the interrupted run had another number of images per step.
-        """
+        """Run an epoch, or the rest of one that was interrupted."""
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
         done = self._steps_done()
@@ -159,20 +163,33 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         if advice is not None and 'warm-up' not in skipped_checks(self.runner.cfg):
             self.runner.logger.warning(f'{advice} [warm-up]')
 
+    def _check_position(self) -> None:
+        """Compare what decides which samples are left of an epoch with what it was before resuming.
+
+        Raises:
+            UsageError: it is another in the middle of the epoch.
+        """
+        began = self.runner.message_hub.runtime_info.get(POSITION)
+        if began is None:
+            return
+        within_epoch = began['epoch'] == self._epoch
+        self._check_images_per_step(began['images_per_step'], within_epoch)
+        self._check_images(began.get('images', self.images), within_epoch)
+        if within_epoch:
+            self._check_processes(began.get('processes', get_world_size()))
+        self.runner.message_hub.update_info(POSITION, {**began, 'images': self.images})
+
     def _steps_done(self) -> int:
         """Return how many steps of this epoch were done before the checkpoint was written."""
         hub = self.runner.message_hub
         began = hub.runtime_info.get(POSITION)
-        if began is not None:
-            within_epoch = began['epoch'] == self._epoch
-            self._check_images_per_step(began['images_per_step'], within_epoch)
-            if within_epoch:
-                self._check_processes(began.get('processes', get_world_size()))
-                return self._iter - began['iter']
+        if began is not None and began['epoch'] == self._epoch:
+            return self._iter - began['iter']
         position = {
             'epoch': self._epoch,
             'iter': self._iter,
             'images_per_step': self.images_per_step,
+            'images': self.images,
             'processes': get_world_size(),
         }
         hub.update_info(POSITION, position)
@@ -196,6 +213,34 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             f'resume: {now} {images} instead of {before}, {len(self.dataloader)} steps per epoch; '
             'the learning rate and its schedule, which counts steps, continue as in the checkpoint'
         )
+
+    def _check_images(self, before: dict[str, int], within_epoch: bool) -> None:
+        """Refuse, or warn of, other training images than before resuming.
+
+        Training by steps has no end of an epoch, from which others can be used.
+        """
+        if self.images == before:
+            return
+        now = f'{self.images["number"]:,}'
+        if self.images['number'] == before['number']:
+            now = 'as many others'
+        images = f'{before["number"]:,} training images'
+        if self.endless:
+            self.runner.logger.warning(
+                f'resume: {now} instead of {images}: some are read twice in this round through '
+                'the data, and some not at all'
+            )
+        elif within_epoch:
+            raise UsageError(
+                f'resume: expected the same {images} in the middle of an epoch, got {now}: some '
+                'would be read twice in it, and some not at all; others can be used from the end '
+                'of an epoch: --resume CHECKPOINT --overwrite'
+            )
+        elif self.images['number'] != before['number']:
+            self.runner.logger.warning(
+                f'resume: {now} instead of {images}, {len(self.dataloader)} steps per epoch; the '
+                'learning rate and its schedule, which counts steps, continue as in the checkpoint'
+            )
 
     def _check_processes(self, before: int) -> None:
         """Refuse another number of processes if each of them groups its own images into batches."""
@@ -256,6 +301,7 @@ class ExactIterLoop(ExactEpochLoop):
     def run(self) -> torch.nn.Module:
         """Train; after resuming, with the seed of the checkpoint."""
         self._check_progress()
+        self._check_position()
         self._set_seed()
         self._check_warm_up()
         self.runner.call_hook('before_train')

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmengine.config import Config
+from mmengine.logging import MMLogger
+from mmengine.optim import build_optim_wrapper
 from torch import nn
 
 from mmpola.checkpoint.hub import resolve_checkpoint
+from mmpola.checkpoint.init_cfg import named_files, remove_pretrained
 from mmpola.engine.hooks.final_test import is_test_due
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.engine.processes import print_once
@@ -29,13 +33,16 @@ AUTO = 'auto'
 
 
 class Decision(NamedTuple):
-    """What `decide_resume` found in the checkpoint that a run resumes from.
+    """What `decide_resume` found.
 
     Attributes:
-        classes: names of the classes that it was trained on; empty if they are not known.
+        named: local files that the config names.
+        classes: names of the classes that the checkpoint to resume from was trained on; empty if
+            they are not known.
         finished: whether the run has ended, so that nothing is left to do.
     """
 
+    named: Sequence[str] = ()
     classes: Sequence[str] = ()
     finished: bool = False
 
@@ -50,7 +57,8 @@ def decide_resume(
 
     Args:
         cfg: config of the run. Its `resume` is set to whether there is such a checkpoint, and its
-            `load_from` to the path.
+            `load_from` to the path. Each `init_cfg` whose weights are in the checkpoint is then
+            None: its file may have been removed.
         overwrite: allow the run to overwrite checkpoints.
         model: what `validate_config` returned for the config.
         resume: the checkpoint to resume from, or 'auto' for the newest one in the work dir; None to
@@ -73,22 +81,66 @@ def decide_resume(
     elif resume is not None:
         path = resolve_checkpoint(resume)
     _check_work_dir(cfg, path, overwrite)
+    named = named_files(cfg._cfg_dict)
     if path is not None:
         checkpoint = _read_training_state(path)
         fit_checkpoint(checkpoint, model)
+        _check_optimizer(checkpoint, cfg, model)
         cfg.resume = True
         cfg.load_from = str(path)
+        remove_pretrained(cfg.model)
         finished = _is_finished(checkpoint, cfg)
         left = ''
         if finished:
             left = '; the run has ended, nothing is left to train or validate'
         print_once(f'--resume: {path}, after {_progress(checkpoint)}{left}', cfg.launcher)
-        return Decision(checkpoint.classes, finished)
+        return Decision([*named, str(path)], checkpoint.classes, finished)
     if resume is not None:
         cfg.resume = False
         text = f'--resume: {cfg.work_dir}: no checkpoint yet; training starts from the first step'
         print_once(text, cfg.launcher)
-    return Decision()
+    return Decision(named)
+
+
+def _check_optimizer(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> None:
+    """Raise UsageError if the optimizer of a checkpoint has other parameters than the config's.
+
+    MMEngine would say so when data and model are ready, and without a remedy.
+    """
+    wrapper = dict(cfg.optim_wrapper)
+    if 'optimizer' in wrapper:  # autocast and its scaler may need a GPU
+        kept = ('constructor', 'optimizer', 'paramwise_cfg')
+        wrapper = {key: wrapper[key] for key in kept if key in wrapper}
+    logger = MMLogger.get_current_instance()
+    was_disabled = logger.disabled
+    logger.disabled = True  # the runner builds it again
+    try:
+        built = build_optim_wrapper(model, copy.deepcopy(wrapper))
+    except Exception:  # of any constructor; the runner will say what is wrong
+        return
+    finally:
+        logger.disabled = was_disabled
+    saved = _group_sizes(checkpoint.content['optimizer'])
+    wanted = _group_sizes(built.state_dict())
+    if saved != wanted:
+        raise UsageError(
+            f'--resume: {checkpoint.path}: expected an optimizer of '
+            f'{counted(sum(wanted), "parameter")} in {counted(len(wanted), "group")}, as in the '
+            f'config, got {sum(saved):,} in {len(saved):,}: another optimizer, or other layers '
+            'were frozen (frozen_stages); start a new run from its weights with --cfg-options '
+            f'load_from={checkpoint.path}'
+        )
+
+
+def _group_sizes(state: Mapping[str, Any]) -> list[int]:
+    """Return the number of parameters in each group of one or several optimizers' state."""
+    if 'param_groups' in state:
+        return [len(group['params']) for group in state['param_groups']]
+    sizes = []
+    for part in state.values():
+        if isinstance(part, Mapping):
+            sizes += _group_sizes(part)
+    return sizes
 
 
 def _progress(checkpoint: TrainingCheckpoint) -> str:

@@ -6,7 +6,9 @@ samples.
 
 from __future__ import annotations
 
+import os
 import random
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, islice
@@ -21,6 +23,10 @@ from torch.utils.data import BatchSampler, Dataset, Sampler
 SAMPLE = 0
 STEP = 1
 """First argument of `seed_generators`: it keeps the random numbers of samples and steps apart."""
+
+
+DIGESTED = 1000
+"""Number of images whose names are compared when a run resumes; reading all takes seconds."""
 
 
 class SampleKey(NamedTuple):
@@ -77,6 +83,22 @@ def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
     }
     config['dataset'] = {'type': 'mmpola.SeededDataset', 'dataset': config['dataset']}
     return config
+
+
+def image_digest(dataset: Any) -> dict[str, int]:
+    """Return the number of images of a data set, and a check sum of the names of their files.
+
+    The names are those of `DIGESTED` images, evenly spread over the data set, without folders,
+    which may have been moved; the sum is 0 if the data set does not name its files.
+    """
+    number = len(dataset)
+    names = []
+    try:
+        for index in np.linspace(0, number - 1, min(number, DIGESTED), dtype=int).tolist():
+            names.append(os.path.basename(dataset.get_data_info(index)['img_path']))
+    except Exception:  # data sets of users and of sequences have neither, or others
+        names = []
+    return {'number': number, 'names': zlib.crc32(os.fsencode('/'.join(names)))}
 
 
 class SeededDataset(Dataset[Any]):

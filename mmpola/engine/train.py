@@ -13,14 +13,16 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from torch import Tensor, nn
 
-from mmpola.checkpoint.init_cfg import check_pretrained, pretrained_files, remove_pretrained
+from mmpola.checkpoint.init_cfg import check_pretrained, teacher_files
 from mmpola.config_contents import class_list_problem, type_name
 from mmpola.engine.hooks.forget import ForgetHook
 from mmpola.engine.hooks.resumed import ResumedHook
 from mmpola.engine.processes import leave_process_group, place
+from mmpola.engine.resume import Decision
 from mmpola.engine.runner import Runner
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
+    known_classes,
     loads_classes,
     read_training_checkpoint,
     starting_weights,
@@ -28,6 +30,13 @@ from mmpola.engine.training_checkpoint import (
 from mmpola.engine.validate import replace_sync_bn, unwrapped
 from mmpola.messages import UsageError, info
 from mmpola.side_effects import end_children_with_this_process
+
+LOCK = 'training.lock'
+"""Name of the file in the work dir that a training run locks."""
+
+STARTED = 'the heads start from the weights for these other classes'
+TAUGHT = 'each of these is taught as the class of the same number'
+"""What is logged of classes with other names: of the weights of a new run, and of a teacher."""
 
 
 class StartHook(Hook):
@@ -70,34 +79,37 @@ class ClassesHook(Hook):
         path: of the checkpoint.
         classes: names of the classes that it was trained on, by label; may be empty.
         loader: 'train_dataloader' or 'test_dataloader'.
-        new: whether a new run starts from the weights, perhaps for other classes: what depends on
-            their number is then as initialised, and other names of the same number are logged.
+        others: what is logged if the names are others, which is then allowed; another number of
+            classes is, too.
 
     Raises:
-        UsageError: names or order differ; in a new run, the order of the same names.
+        UsageError: names or order differ; if others are allowed, the order of the same names.
     """
 
     priority = 'VERY_HIGH'
 
-    def __init__(self, path: str, classes: Sequence[str], loader: str, new: bool = False) -> None:
+    def __init__(self, path: str, classes: Sequence[str], loader: str, others: str = '') -> None:
         self.path = path
         self.classes = classes
         self.loader = loader
-        self.new = new
+        self.others = others
 
     def before_run(self, runner: Any) -> None:
         """Compare."""
-        dataset = getattr(runner, self.loader).dataset
-        found = (getattr(dataset, 'metainfo', None) or {}).get('classes')
+        loader = self.loader
+        found = _classes_of(runner, loader)
+        if not found and loader == 'train_dataloader' and runner.val_loop is not None:
+            loader = 'val_dataloader'  # images without labels have no classes
+            found = _classes_of(runner, loader)
         if not self.classes or not found:
             return
-        if self.new and len(found) != len(self.classes):
+        if self.others and len(found) != len(self.classes):
             return
-        problem = class_list_problem(self.classes, self.path, found, f'{self.loader}.dataset')
+        problem = class_list_problem(self.classes, self.path, found, f'{loader}.dataset')
         if problem is None:
             return
-        if self.new and set(found) != set(self.classes):
-            info(f'{problem}; the heads start from the weights for these other classes')
+        if self.others and set(found) != set(self.classes):
+            info(f'{problem}; {self.others}')
         else:
             raise UsageError(
                 f'{problem}; metainfo.classes of the data set, or classes of class folders, sets '
@@ -105,60 +117,62 @@ class ClassesHook(Hook):
             )
 
 
+def _classes_of(runner: Any, loader: str) -> Sequence[str] | None:
+    """Return the names of the classes of a loader's data set, by label."""
+    metainfo = getattr(getattr(runner, loader).dataset, 'metainfo', None) or {}
+    classes: Sequence[str] | None = metainfo.get('classes')
+    return classes
+
+
 def train(
     cfg: Config,
     model: nn.Module,
-    overwrite: bool = False,
-    classes: Sequence[str] = (),
+    overwrite: bool,
+    decision: Decision,
     printed: Sequence[str] = (),
 ) -> None:
-    """Train with MMEngine's Runner.
+    """Train with MMEngine's Runner; the caller holds the lock of the work dir, see `locked`.
 
     Args:
         cfg: config of the run, with `resume` and `load_from` as `decide_resume` has set them.
         model: what `validate_config` returned for it.
         overwrite: whether the run may overwrite checkpoints in its work dir.
-        classes: of the checkpoint that the run resumes from, which `decide_resume` returned.
+        decision: what `decide_resume` returned.
         printed: lines that are on the screen already, for the log file.
 
     Raises:
-        UsageError: another training run writes to the work dir; pretrained weights are missing;
-            `load_from` does not fit the backbone, or its classes are those of the data in another
-            order; the checkpoint to resume from has other classes; a checkpoint cannot be
-            written; or the loss or the weights are not finite.
+        UsageError: pretrained weights are missing; `load_from` does not fit the backbone; its
+            classes, or a teacher's, are those of the data in another order; the checkpoint to
+            resume from has other classes; a checkpoint cannot be written; or the loss or the
+            weights are not finite.
     """
     hooks: list[Hook] = []
+    check_pretrained(cfg.model)
+    for file in teacher_files(cfg.model):
+        hooks.append(ClassesHook(file, known_classes(file), 'train_dataloader', TAUGHT))
     if cfg.get('resume'):
-        # The checkpoint holds all weights, and the pretrained file may have been removed.
-        remove_pretrained(cfg.model)
-        hooks.append(ClassesHook(cfg.load_from, classes, 'train_dataloader'))
+        hooks.append(ClassesHook(cfg.load_from, decision.classes, 'train_dataloader'))
         hooks.append(ResumedHook(cfg.load_from))
-        kept = [cfg.load_from]
-    else:
-        check_pretrained(cfg.model)
-        kept = pretrained_files(cfg.model)
-        if cfg.get('load_from'):
-            checkpoint = read_training_checkpoint(cfg.load_from)
-            kept.append(checkpoint.path)
-            weights = starting_weights(checkpoint, model)
-            hooks.append(StartHook(weights))
-            if loads_classes(weights, cfg.model):
-                hooks.append(
-                    ClassesHook(checkpoint.path, checkpoint.classes, 'train_dataloader', new=True)
-                )
-            cfg.load_from = None
+    elif cfg.get('load_from'):
+        checkpoint = read_training_checkpoint(cfg.load_from)
+        weights = starting_weights(checkpoint, model)
+        hooks.append(StartHook(weights))
+        if loads_classes(weights, cfg.model):
+            hooks.append(
+                ClassesHook(checkpoint.path, checkpoint.classes, 'train_dataloader', STARTED)
+            )
+        cfg.load_from = None
     if overwrite:
-        hooks.append(ForgetHook(kept, resumes=bool(cfg.get('resume'))))
-    with locked(cfg):
-        runner = build_runner(cfg, hooks)
-        log_to_file(runner, printed)
-        count_accumulation(runner)
-        status = None
-        try:
-            runner.train()
-        except SystemExit as stop:  # of PreemptionHook: all processes have saved
-            status = stop.code
-        del runner  # holds the process group
+        hooks.append(ForgetHook(decision.named, resumes=bool(cfg.get('resume'))))
+    runner = build_runner(cfg, hooks)
+    log_to_file(runner, printed)
+    count_accumulation(runner)
+    status = None
+    try:
+        runner.train()
+    except SystemExit as stop:  # of PreemptionHook: all processes have saved
+        status = stop.code
+    del runner  # holds the process group
     leave_process_group()
     if status is not None:
         raise SystemExit(status)
@@ -263,7 +277,8 @@ def _use_cpu_processes(cfg: Config) -> None:
 def locked(cfg: Config) -> Iterator[None]:
     """Keep other training runs out of the work dir.
 
-    Rank 0 holds a lock. The system releases it when the process ends, however it ends.
+    Rank 0 holds a lock. The system releases it when the process ends, however it ends. A run that
+    is refused before it writes anything leaves no folder.
 
     Raises:
         UsageError: another training run holds the lock.
@@ -272,12 +287,20 @@ def locked(cfg: Config) -> Iterator[None]:
         yield
         return
     folder = Path(cfg.work_dir)
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        lock = FileLock(folder / 'training.lock').acquire(timeout=0)
+        lock = FileLock(folder / LOCK).acquire(timeout=0)
     except Timeout:
         raise UsageError(
             f'{folder}: another training run writes to it; use another --work-dir'
         ) from None
     with lock:
-        yield
+        try:
+            yield
+        except BaseException:
+            if new and [path.name for path in folder.iterdir()] == [LOCK]:  # refused at the start
+                (folder / LOCK).unlink()
+                for path in new:
+                    path.rmdir()
+            raise

@@ -79,6 +79,14 @@ def read_training_checkpoint(name: str | Path, which: str | None = None) -> Trai
     return TrainingCheckpoint(str(path), content, weights, container)
 
 
+def known_classes(name: str | Path) -> Sequence[str]:
+    """Return the classes of a file of weights; empty if it names none or is in another format."""
+    try:
+        return read_training_checkpoint(name).classes
+    except UsageError:
+        return ()
+
+
 def read_checkpoint_for(
     name: str | Path, model: nn.Module, which: str | None = None
 ) -> TrainingCheckpoint:

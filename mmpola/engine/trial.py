@@ -1,4 +1,4 @@
-"""Run a validation or a test on the first samples of its data, and leave no trace of it.
+"""Run a validation, a test or a teacher on the first samples of its data, and leave no trace.
 
 The loop, data set and evaluator are built anew from the config, so that those of the run are not
 touched; only the model is the run's.
@@ -100,6 +100,28 @@ class Trial:
         for hook in (*self.drawing, *[hook.drawing for hook in self.showing]):
             known[id(hook)] = key_of_hook(self.runner.cfg, type(hook).__name__)
         return known
+
+
+def teacher_of(model: nn.Module) -> Any:
+    """Return what a student learns from, which has a method `check`; None without a teacher."""
+    distillation = getattr(unwrapped(model), 'distillation', None)
+    return distillation if hasattr(distillation, 'check') else None
+
+
+def check_teacher(runner: Any, samples: int) -> None:
+    """Let the teacher see a batch as in training, of the first samples, which are repeated.
+
+    Raises:
+        Exception: of any type, if it cannot be built or run; see also `Distillation.check`.
+    """
+    model = unwrapped(runner.model)
+    loader = runner.train_loop.dataloader
+    dataset = getattr(loader.dataset, 'inner', loader.dataset)  # without `SampleKey`s
+    number = runner.cfg.train_dataloader.batch_size
+    first = [dataset[index] for index in range(min(samples, number, len(dataset)))]
+    batch = loader.collate_fn([first[index % len(first)] for index in range(number)])
+    inputs = model.data_preprocessor(batch, training=True)['inputs']
+    teacher_of(model).check(inputs, model.num_classes)
 
 
 def metrics_of(loop: Any) -> list[Any]:

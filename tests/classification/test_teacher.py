@@ -4,6 +4,7 @@ import copy
 import io
 
 import pytest
+import timm
 import torch
 from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
@@ -32,11 +33,16 @@ BACKBONE = {
 
 
 class Known(nn.Module):
-    """A teacher whose logits are known: the mean of every channel, and a parameter."""
+    """A teacher whose logits are known: the mean of every channel times a weight.
 
-    def __init__(self, init_cfg=None):
+    Its constructor draws random numbers, as that of any network.
+    """
+
+    def __init__(self, init_cfg=None, weight=(1.0, 1.0, 1.0), dtype=torch.float32):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
+        torch.rand(3)
+        self.weight = nn.Parameter(torch.tensor(weight))
+        self.dtype = dtype
         self.seen = None
 
     def init_weights(self):
@@ -45,11 +51,27 @@ class Known(nn.Module):
     def forward(self, images):
         assert not self.training
         self.seen = images
-        return images.mean((2, 3)) * self.weight
+        return (images.mean((2, 3)) * self.weight).to(self.dtype)
 
 
-MODELS.register_module(module=Known, name='KnownTeacher', force=True)
-KNOWN = {'type': 'mmengine.KnownTeacher', 'init_cfg': {'type': 'file'}}
+class Probabilities(Known):
+    """What networks return that are exported with a softmax at their end."""
+
+    def forward(self, images):
+        return super().forward(images).softmax(1)
+
+
+class Map(Known):
+    """A network without a classifier."""
+
+    def forward(self, images):
+        return images
+
+
+for module in (Known, Probabilities, Map):
+    MODELS.register_module(module=module, name=f'{module.__name__}Teacher', force=True)
+FILE = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
+KNOWN = {'type': 'mmengine.KnownTeacher', 'init_cfg': FILE}
 
 
 def student(**arguments):
@@ -92,6 +114,26 @@ def test_hard_loss_is_cross_entropy_with_the_best_class():
     logits = torch.randn(4, 3, requires_grad=True)
     expected = nn.functional.cross_entropy(logits, images.mean((2, 3)).argmax(1))
     assert_close(Distillation(KNOWN, kind='hard').loss(images, logits), expected)
+
+
+@pytest.mark.parametrize('kind', ['soft', 'hard'])
+def test_nan_of_the_teacher_is_in_the_loss(kind):
+    """Its best class would be that one for every image."""
+    images = torch.randn(4, 3, 8, 8)
+    teacher = {**KNOWN, 'weight': (1.0, float('nan'), 1.0)}
+    assert Distillation(teacher, kind=kind).loss(images, torch.randn(4, 3)).isnan()
+
+
+def test_logits_of_a_teacher_in_half_precision_are_compared_in_float32():
+    images = torch.randn(4, 3, 8, 8)
+    logits = torch.randn(4, 3)
+    loss = Distillation({**KNOWN, 'dtype': torch.bfloat16}).loss(images, logits)
+    wanted = images.mean((2, 3)).bfloat16().float()
+    expected = nn.functional.kl_div(
+        logits.log_softmax(1), wanted.log_softmax(1), reduction='batchmean', log_target=True
+    )
+    assert loss.dtype == torch.float32
+    assert_close(loss, expected)
 
 
 def test_the_teacher_sees_the_same_crop_in_its_own_size_and_normalisation():
@@ -139,7 +181,7 @@ def test_predictions_need_no_teacher():
     model = student(teacher={'type': 'mmpola.OnnxTeacher', 'file': 'absent.onnx'})
     images = torch.randn(2, 3, 32, 32)
     assert len(model(images, mode='predict')) == 2
-    with pytest.raises(ValueError, match=r'teacher\.file: expected .*absent\.onnx'):
+    with pytest.raises(ValueError, match=r'^teacher\.file: expected .*absent\.onnx'):
         model(images, samples(2), mode='loss')
 
 
@@ -162,20 +204,40 @@ def test_an_onnx_file_teaches_as_its_model(tmp_path):
 
 
 def test_a_model_of_timm_brings_its_size_and_normalisation(tmp_path):
-    import timm
-
-    model = timm.create_model('test_vit')
+    """Also one with other arguments, such as the classes of the file."""
+    model = timm.create_model('test_vit', num_classes=5).eval()
     torch.save(model.state_dict(), tmp_path / 'weights.pth')
     config = {
         'type': 'mmpola.TimmTeacher',
         'model_name': 'test_vit',
         'checkpoint_path': str(tmp_path / 'weights.pth'),
+        'num_classes': 5,
     }
     teacher = Teacher(**config)
     known = model.pretrained_cfg
-    assert teacher.image_size == known['input_size'][-1]
+    side = known['input_size'][-1]
+    column = {key: torch.tensor(known[key]).view(3, 1, 1) for key in ('mean', 'std')}
+    assert known['std'] != IMAGENET_DEFAULT_STD
+    pixels = torch.rand(2, 3, side, side)
+    imagenets = torch.tensor(IMAGENET_DEFAULT_MEAN).view(3, 1, 1)
+    images = (pixels - imagenets) / torch.tensor(IMAGENET_DEFAULT_STD).view(3, 1, 1)
+    expected = model((pixels - column['mean']) / column['std'])
+    assert expected.shape == (2, 5)
+    assert_close(teacher(images), expected, atol=1e-5, rtol=1e-5)
+    assert teacher.image_size == side
+
+
+def test_a_model_of_timm_with_a_random_head_is_refused(monkeypatch):
+    """timm leaves out the head of weights for another number of classes, without a word."""
+    create = timm.create_model
+    monkeypatch.setattr(
+        'timm.create_model', lambda name, pretrained, **others: create(name, **others)
+    )
+    timm_teacher = {'type': 'mmpola.TimmTeacher', 'model_name': 'test_vit'}
     images = torch.randn(1, 3, 32, 32)
-    assert teacher(images).shape == (1, 1000)
+    assert Teacher(**timm_teacher)(images).shape == (1, 1000)
+    with pytest.raises(ValueError, match=r'^teacher\.checkpoint_path: expected .* for 5 classes'):
+        Teacher(**timm_teacher, num_classes=5)(images)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +247,15 @@ def test_a_model_of_timm_brings_its_size_and_normalisation(tmp_path):
         ({'teacher': KNOWN, 'distillation': {'kind': 'warm'}}, 'distillation.kind'),
         ({'teacher': KNOWN, 'distillation': {'weight': 0}}, 'distillation.weight'),
         ({'teacher': KNOWN, 'distillation': {'temperature': 0}}, 'distillation.temperature'),
+        ({'teacher': 'teacher.onnx'}, 'teacher'),
+        ({'teacher': {'file': 'teacher.onnx'}}, 'teacher'),
+        ({'teacher': {**KNOWN, 'image_size': 0}}, 'teacher.image_size'),
+        ({'teacher': {**KNOWN, 'image_size': 'large'}}, 'teacher.image_size'),
+        ({'teacher': {**KNOWN, 'mean': (0.5,)}}, 'teacher.mean'),
+        ({'teacher': {**KNOWN, 'std': (0.5, 0.5, 0.5, 0.5)}}, 'teacher.std'),
+        ({'teacher': {**KNOWN, 'std': (0.5, 0.5, 0)}}, 'teacher.std'),
+        ({'teacher': {**KNOWN, 'student_mean': 0.5}}, 'teacher.student_mean'),
+        ({'teacher': {**KNOWN, 'student_std': (0, 1, 1)}}, 'teacher.student_std'),
     ],
 )
 def test_wrong_arguments_are_named(arguments, name):
@@ -192,10 +263,37 @@ def test_wrong_arguments_are_named(arguments, name):
         student(**arguments)
 
 
-def test_a_teacher_with_random_weights_or_other_classes_is_refused():
+@pytest.mark.parametrize('init_cfg', [None, {'type': 'TruncNormal', 'layer': 'Linear'}])
+def test_a_teacher_with_random_weights_is_refused(init_cfg):
+    teacher = {'type': 'mmengine.KnownTeacher', 'init_cfg': init_cfg}
+    with pytest.raises(ValueError, match=r'^teacher\.init_cfg: expected .*: random weights$'):
+        student(teacher=teacher)(torch.randn(2, 3, 32, 32), samples(2), mode='loss')
+    Teacher(**{**teacher, 'init_cfg': [{'type': 'TruncNormal', 'layer': 'Linear'}, FILE]}).build()
+
+
+@pytest.mark.parametrize(
+    ('teacher', 'kind', 'message'),
+    [
+        (KNOWN, 'soft', ''),
+        ({**KNOWN, 'type': 'mmengine.ProbabilitiesTeacher'}, 'hard', ''),
+        ({**KNOWN, 'type': 'mmengine.ProbabilitiesTeacher'}, 'soft', 'logits, got probabilities'),
+        ({**KNOWN, 'type': 'mmengine.MapTeacher'}, 'hard', r'logits \[2, 3\].*\[2, 3, 8, 8\]'),
+        ({**KNOWN, 'weight': (1.0, float('nan'), 1.0)}, 'hard', 'finite logits'),
+        ({**KNOWN, 'weight': (1.0, float('inf'), 1.0)}, 'soft', 'finite logits'),
+    ],
+)
+def test_what_a_teacher_returns_is_checked(teacher, kind, message):
+    distillation = Distillation(teacher, kind=kind)
+    images = torch.randn(2, 3, 8, 8)
+    if not message:
+        distillation.check(images, 3)
+        return
+    with pytest.raises(ValueError, match=f'^teacher: expected {message}'):
+        distillation.check(images, 3)
+
+
+def test_a_teacher_of_other_classes_is_refused():
     images = torch.randn(2, 3, 32, 32)
-    with pytest.raises(ValueError, match=r'^teacher\.init_cfg: expected '):
-        student(teacher={'type': 'mmengine.KnownTeacher'})(images, samples(2), mode='loss')
     model = ImageClassifier(copy.deepcopy(BACKBONE), 4, teacher=KNOWN)
     with pytest.raises(ValueError, match=r'^teacher: expected 4 classes like the model, got 3'):
         model(images, samples(2), mode='loss')

@@ -98,10 +98,11 @@ class RunnerOf:
         self.train_dataloader = self
         self.dataset = self
         self.metainfo = {'classes': classes}
+        self.val_loop = None
 
 
 def test_a_new_run_may_have_another_number_of_classes():
-    hook = ClassesHook('a.pth', CLASSES, 'train_dataloader', new=True)
+    hook = ClassesHook('a.pth', CLASSES, 'train_dataloader', 'others are taught')
     hook.before_run(RunnerOf(CLASSES[:3]))
     hook.before_run(RunnerOf(None))
 

@@ -5,7 +5,7 @@ from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, LoggerHook
 from mmengine.registry import HOOKS, MODELS
 
-from mmpola.checkpoint.init_cfg import pretrained_files
+from mmpola.checkpoint.init_cfg import remove_pretrained
 from mmpola.classification.class_folders import ClassFolders
 from mmpola.classification.data_config import name_imagenet_classes
 from mmpola.config_contents import IMAGENET, type_name
@@ -106,7 +106,8 @@ def test_weights_are_found_by_mmengines_class():
 
     kinds = ('Pretrained', PretrainedInit, 'mmengine.model.PretrainedInit')
     parts = [{'init_cfg': {'type': kind, 'checkpoint': 'a.pth'}} for kind in kinds]
-    assert pretrained_files({'parts': parts}) == ['a.pth'] * 3
+    remove_pretrained({'parts': parts})
+    assert [part['init_cfg'] for part in parts] == [None] * 3
 
 
 @pytest.mark.parametrize(

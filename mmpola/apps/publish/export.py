@@ -137,7 +137,7 @@ def logits(model: Any, images: Tensor) -> Outputs:
 
 def threshold_note(model: Any) -> str | None:
     """Say how the logits of a segmenter with one output channel become labels; None for others."""
-    head = getattr(model, 'decode_head', None)
+    head: Any = getattr(model, 'decode_head', None)
     if getattr(head, 'out_channels', None) != 1:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Validates two images before the first step, so that a late error comes early."""
+"""Validates two images before the first step, so that a late error comes early, in one line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import gc
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ from torch import distributed
 from mmpola.config_contents import nodes, skipped_checks
 from mmpola.engine.advice import flat_schedulers
 from mmpola.engine.hooks.final_test import FinalTestHook
-from mmpola.engine.trial import Trial, every_score_counts, without_traces
+from mmpola.engine.trial import (
+    Trial,
+    check_teacher,
+    every_score_counts,
+    teacher_of,
+    without_traces,
+)
 from mmpola.messages import UsageError, first_line, info, listed
 
 IMAGES = 2
@@ -35,7 +42,8 @@ class TrialHook(Hook):
     They go through the model, every metric, and the hook that draws if it draws: what would end a
     run after its first epoch ends it before the first step, with one line. The names of the metrics
     are then known; those that `save_best`, EarlyStoppingHook and ReduceOnPlateau wait for must be
-    among them. Before training, the test data are tried too if a FinalTestHook evaluates them.
+    among them. Before training, the test data are tried too if a FinalTestHook evaluates them, and
+    a teacher sees a training batch.
 
     The results of a run are the same bit for bit. Only the first process runs the images.
     `data_checks.skip` of the config leaves out 'trial' or 'metric-names'.
@@ -47,42 +55,63 @@ class TrialHook(Hook):
     priority = 'HIGH'  # after the weights are loaded, before other hooks wait for the first batch
 
     def before_train(self, runner: Any) -> None:
-        """Validate, compare the names of metrics, and test if training ends with a test."""
+        """Try the teacher, validate, compare metrics, and test if training ends with a test."""
         cfg = runner.cfg
         if 'trial' in skipped_checks(cfg):
             return
+        if teacher_of(runner.model) is not None:
+            _try(runner, 'train_dataloader through model.teacher', try_teacher)
         if runner._val_loop is not None:
             awaited = []
             if 'metric-names' not in skipped_checks(cfg):
                 awaited = awaited_metrics(runner)
-            compare_names(awaited, _try(runner, 'val', wants_metrics=bool(awaited)))
+            compare_names(awaited, _try_split(runner, 'val', wants_metrics=bool(awaited)))
         is_other = any(cfg.get(f'test_{part}') != cfg.get(f'val_{part}') for part in PARTS)
         if is_other and any(isinstance(hook, FinalTestHook) for hook in runner.hooks):
-            _try(runner, 'test')
+            _try_split(runner, 'test')
 
     def before_test(self, runner: Any) -> None:
         """Test, unless the test is a part of training."""
         is_training = not (runner._train_loop is None or isinstance(runner._train_loop, dict))
         if not is_training and 'trial' not in skipped_checks(runner.cfg):
-            _try(runner, 'test')
+            _try_split(runner, 'test')
 
 
-def _try(runner: Any, split: str, wants_metrics: bool = False) -> list[str]:
-    """Run the first images in the first process; return the names of the metrics in all."""
+def _try_split(runner: Any, split: str, wants_metrics: bool = False) -> list[str]:
+    """Run the first images of a split in the first process; return the metrics' names in all."""
+    tried = partial(try_images, split=split, wants_metrics=wants_metrics)
+    return _try(runner, f'{split}_dataloader through model and {split}_evaluator', tried)
+
+
+def _try(runner: Any, what: str, tried: Callable[[Any], tuple[str | None, list[str]]]) -> list[str]:
+    """Call a function of the runner in the first process; return what it found in all."""
     began = time.perf_counter()
     outcome: list[Any] = [None, []]
     with alone():
         if is_main_process():
-            outcome = list(try_images(runner, split, wants_metrics))
+            outcome = list(tried(runner))
     broadcast_object_list(outcome)
     problem, names = outcome
     if problem is not None:
         raise UsageError(problem)
-    info(
-        f'trial        {IMAGES} images of {split}_dataloader through model and {split}_evaluator: '
-        f'{time.perf_counter() - began:.1f} s'
-    )
+    info(f'trial        {IMAGES} images of {what}: {time.perf_counter() - began:.1f} s')
     return list(names)
+
+
+def try_teacher(runner: Any) -> tuple[str | None, list[str]]:
+    """Let the teacher see a training batch; return what is wrong, in one line, or None."""
+    try:
+        with without_traces(runner):
+            check_teacher(runner, IMAGES)
+    except Exception as error:  # models and runtimes raise exceptions of any type
+        runner.logger.info(traceback.format_exc())
+        if str(error).startswith('teacher'):
+            return f'model.{error} [trial]', []
+        return (
+            f'model.teacher: expected no error for a training batch of {IMAGES} images, repeated, '
+            f'got {first_line(error)}; the traceback is in the log file [trial]'
+        ), []
+    return None, []
 
 
 def try_images(runner: Any, split: str, wants_metrics: bool) -> tuple[str | None, list[str]]:

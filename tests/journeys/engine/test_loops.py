@@ -1,6 +1,7 @@
 """A resumed run ends with exactly the weights of an uninterrupted one, or is refused."""
 
 import os
+import shutil
 import signal
 
 import pytest
@@ -262,3 +263,24 @@ def test_another_batch_from_the_end_of_an_epoch_is_logged(colours, tmp_path, war
     assert saved(tmp_path / 'epoch_3.pth')['meta'] == {'epoch': 3, 'iter': 16, 'seed': 0}
     (note,) = (line for line in warned if line.startswith('resume: 6 images per step '))
     assert ' instead of 4, 4 steps per epoch' in note
+
+
+def test_images_that_are_added_in_the_middle_of_an_epoch(colours, tmp_path, warned):
+    """The epoch goes on where it was in an order of other images."""
+    data = shutil.copytree(colours, tmp_path / 'data')
+    with pytest.raises(SystemExit):
+        run(small_config(data, tmp_path / 'work'), Signal(step=8))
+    added = data / 'train' / 'blue' / '00.png'
+    shutil.copy(data / 'train' / 'blue' / '0.png', added)
+    message = refusal(run, small_config(data, tmp_path / 'work'), resume=True)
+    assert message.startswith(
+        'resume: expected the same 24 training images in the middle of an epoch, got 25: some'
+    )
+    (data / 'train' / 'blue' / '1.png').unlink()
+    message = refusal(run, small_config(data, tmp_path / 'work'), resume=True)
+    assert ' in the middle of an epoch, got as many others: ' in message
+    one_epoch = {'train_cfg.max_epochs': 1}
+    run(small_config(data, tmp_path / 'other', epochs=2, options=one_epoch))
+    shutil.copy(added, data / 'train' / 'blue' / '000.png')
+    run(small_config(data, tmp_path / 'other', epochs=2), resume=True)
+    assert any(line.startswith('resume: 25 instead of 24 training images, ') for line in warned)

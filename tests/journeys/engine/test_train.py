@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from filelock import FileLock
 
 from mmpola.checkpoint.safe_load import read_checkpoint
 from tests.helpers.processes import run_script
-from tests.helpers.training import assert_same, saved
+from tests.helpers.training import assert_same, saved, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -109,3 +110,17 @@ def test_a_run_killed_in_its_last_validation_ends_as_a_whole_one(tiny_config, tm
         for ended in (work, whole):
             assert train(ended, '--resume') == 0
             assert 'nothing is left to train or validate' in capsys.readouterr().out
+
+
+def test_a_run_looks_into_its_work_dir_while_no_other_writes_to_it(colours, tmp_path, capsys):
+    """Otherwise it would write over checkpoints that come after it has looked."""
+    config = tmp_path / 'small.py'
+    small_config(colours, tmp_path / 'unused', epochs=1).dump(config)
+    work = tmp_path / 'work'
+    work.mkdir()
+    (work / 'epoch_1.pth').touch()
+    with FileLock(work / 'training.lock'):
+        assert run_script('train', config, '--work-dir', work) == 2
+    assert 'another training run writes to it' in capsys.readouterr().err
+    assert run_script('train', config, '--work-dir', work) == 2
+    assert 'holds checkpoints that this run would overwrite' in capsys.readouterr().err

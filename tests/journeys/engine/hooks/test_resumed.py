@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mmpola.engine.hooks.resumed import ResumedHook
+from tests.helpers.processes import run_script
 from tests.helpers.training import Signal, run, small_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
@@ -59,3 +60,18 @@ def test_a_checkpoint_with_the_names_of_wrappers_resumes_like_any_other(colours,
         ends.append(run(cfg, ResumedHook(path), resume=True))
     weights = [runner.model.state_dict() for runner in ends]
     assert all(torch.equal(x, weights[1][name]) for name, x in weights[0].items())
+
+
+def test_a_checkpoint_whose_optimizer_has_other_parameters(colours, tmp_path, capsys):
+    """As after training with a frozen backbone."""
+    config = tmp_path / 'small.py'
+    small_config(colours, tmp_path / 'unused').dump(config)
+    work = ('--work-dir', tmp_path / 'work', '--cfg-options')
+    frozen = 'model.backbone.frozen_stages=2'
+    assert run_script('train', config, *work, 'train_cfg.max_epochs=1', frozen) == 0
+    capsys.readouterr()
+    assert run_script('train', config, *work[:2], '--resume') == 2
+    error = capsys.readouterr().err
+    assert error.startswith('error: ')
+    assert f'load_from={tmp_path}/work/epoch_1.pth' in error
+    assert error.count('\n') == 1
