@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from mmpola.messages import listed
+from mmpola.messages import UsageError, listed
 
 IMAGENET = 'imagenet-1k'
 """Stands for ImageNet's 1,000 classes, by their WordNet numbers.
@@ -44,8 +44,17 @@ def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def skipped_checks(cfg: Any) -> list[str]:
-    """Return the names of the checks that a config leaves out."""
-    return list((cfg.get('data_checks') or {}).get('skip') or ())
+    """Return the names of the checks that a config leaves out.
+
+    Raises:
+        UsageError: its `data_checks` is not a dict with a list `skip`.
+    """
+    settings = cfg.get('data_checks') or {}
+    if isinstance(settings, dict) and settings.keys() <= {'skip'}:
+        names = settings.get('skip') or []
+        if isinstance(names, (list, tuple)):
+            return list(names)
+    raise UsageError(f"data_checks: expected dict(skip=['NAME', …]), got {settings!r}")
 
 
 def inner_datasets(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:

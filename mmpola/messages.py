@@ -39,11 +39,19 @@ def listed(names: Iterable[object], shown: int | None = 5) -> str:
         names: the names.
         shown: the number of names before 'and N more'; None for all of them.
     """
-    texts = [str(name) or "''" for name in names]
+    texts = [printable(str(name)) or "''" for name in names]
     if shown is None or len(texts) <= shown:
         return ', '.join(texts)
     first = ', '.join(texts[:shown])
     return f'{first} and {len(texts) - shown} more'
+
+
+def printable(text: str) -> str:
+    """Return a text with line ends and control characters as Python writes them: `\\n`, `\\x1b`.
+
+    Names of files and servers may hold any, and a terminal obeys them.
+    """
+    return ''.join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def first_line(error: BaseException) -> str:
@@ -51,7 +59,7 @@ def first_line(error: BaseException) -> str:
     text = type(error).__name__
     lines = str(error).strip().splitlines()
     if lines:
-        text += f': {lines[0]}'
+        text += f': {printable(lines[0])}'
     return text
 
 

@@ -34,3 +34,11 @@ def test_parts_of_messages():
     assert listed(range(6), None) == '0, 1, 2, 3, 4, 5'
     assert first_line(ValueError('one\ntwo')) == 'ValueError: one'
     assert first_line(KeyError()) == 'KeyError'
+
+
+def test_a_terminal_obeys_no_name():
+    """Names come from files and servers, and one line stays one line."""
+    assert listed(['a\nerror: b', '\x1b[2J', 'é 字', '\udc80']) == (
+        r'a\nerror: b, \x1b[2J, é 字, \udc80'
+    )
+    assert first_line(OSError('\x1b[31m')) == r'OSError: \x1b[31m'

@@ -34,7 +34,7 @@ import sys
 from pathlib import Path
 
 from mmpola.apps import analysis
-from mmpola.apps.data_checks import add_skip_argument, image_lines
+from mmpola.apps.data_checks import add_skip_argument, image_lines, names_to_skip
 from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.engine.config import add_device_argument, add_model_arguments, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
@@ -78,6 +78,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     cfg, model = load_image_config(args)
+    names_to_skip(cfg)
     reader = open_reader(cfg)
     images = find_images(args.images, args.out, reader.suffixes)
     checkpoint = read_checkpoint_for(args.checkpoint, model)

@@ -19,7 +19,7 @@ import argparse
 
 from mmpola.apps.data_checks import add_skip_argument, check_data
 from mmpola.checkpoint.init_cfg import check_pretrained
-from mmpola.engine.config import add_options_argument, load_config
+from mmpola.engine.config import add_options_argument, check_parts, load_config
 from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
 
@@ -31,6 +31,7 @@ def main() -> None:
     add_options_argument(parser)
     args = parser.parse_args()
     cfg = load_config(args)
+    check_parts(cfg)
     model = validate_config(cfg)
     print(*check_data(cfg, whole=True, model=model).lines(), sep='\n')
     for line in check_pretrained(cfg.model, download=False):

@@ -23,7 +23,7 @@ from mmengine.config import Config
 from numpy.typing import NDArray
 
 from mmpola.apps import analysis
-from mmpola.apps.data_checks import add_skip_argument, image_lines
+from mmpola.apps.data_checks import add_skip_argument, image_lines, names_to_skip
 from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
 from mmpola.engine.config import add_device_argument, add_model_arguments, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
@@ -144,6 +144,7 @@ def main() -> None:
     import gradio as gr  # after the arguments, so that -h works without it
 
     cfg, model = load_image_config(args)
+    names_to_skip(cfg)
     checkpoint = read_checkpoint_for(args.checkpoint, model)
     model = unwrapped(load_model(model, checkpoint)).to(args.device)
     page = build_page(Explorer(cfg, model, open_reader(cfg)), Path(args.config).stem)

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mmpola.apps.data_checks import add_skip_argument, image_lines
+from mmpola.apps.data_checks import add_skip_argument, image_lines, names_to_skip
 from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.apps.prediction.predictor import Predictor, result_files
 from mmpola.apps.prediction.results import numbers_note
@@ -75,6 +75,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     cfg, model = load_image_config(args)
+    names_to_skip(cfg)
     reader = open_reader(cfg)
     images = find_images(args.images, args.out, reader.suffixes)
     outputs = [path for image in images for path in result_files(image, args.out).values()]

@@ -24,6 +24,7 @@ from mmpola.engine.config import (
     add_compile_argument,
     add_model_arguments,
     add_options_argument,
+    check_parts,
     draw_predictions,
     load_config,
     request_compilation,
@@ -56,6 +57,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     cfg = load_config(args)
+    check_parts(cfg, 'test')
     if args.compile is not None:
         request_compilation(cfg, args.compile)
     if args.show_dir is not None:

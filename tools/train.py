@@ -21,6 +21,7 @@ from mmpola.checkpoint.init_cfg import check_pretrained
 from mmpola.engine.config import (
     add_compile_argument,
     add_options_argument,
+    check_parts,
     load_config,
     request_compilation,
     scale_learning_rate,
@@ -76,6 +77,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     cfg = load_config(args)
+    check_parts(cfg, 'train')
     if args.amp is not None:
         use_mixed_precision(cfg, args.amp)
     if args.auto_scale_lr:

@@ -157,9 +157,9 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
 def _published_checkpoint(name: str, model: str, local: Path, download: bool) -> Path:
     """Return the file of the authors' repository that is named like the model, in the cache.
 
-    Nobody promises how the files are named, so the hub is asked once which there are. Without a
-    network, a file of that name in the cache is taken. Whether its tensors fit is checked when
-    they are loaded.
+    Nobody promises how the files are named, so the hub is asked once which there are, and again if
+    it no longer has the file. Without a network, a file of that name in the cache is taken. Whether
+    its tensors fit is checked when they are loaded.
 
     Args:
         name: what the user wrote.
@@ -168,6 +168,7 @@ def _published_checkpoint(name: str, model: str, local: Path, download: bool) ->
         download: whether the hub may be asked.
     """
     from huggingface_hub import constants
+    from huggingface_hub.errors import RemoteEntryNotFoundError
 
     remedy = f'save the file of this model as {local}'
     cached = _cached_files(model)
@@ -175,6 +176,13 @@ def _published_checkpoint(name: str, model: str, local: Path, download: bool) ->
     files = list(cached) if remembered is None else remembered
     found = _files_named_like(model, files)
     is_known = remembered is not None and len(found) == 1
+    if is_known and found[0] not in cached:
+        try:
+            return _download_from_hub(name, RELEASED_REPOSITORY, found[0], remedy, download)
+        except CheckpointError as error:
+            if not isinstance(error.__cause__, RemoteEntryNotFoundError):
+                raise
+            is_known = False
     if download and not is_known:
         try:
             files = _released_files(name, remedy)
@@ -314,7 +322,8 @@ def _download_url(url: str, download: bool) -> Path:
     """
     from filelock import FileLock
 
-    file = Path(urlparse(url).path)
+    with _errors_in_one_line(url, url, 'give its path'):
+        file = Path(urlparse(url).path)
     url_digest = hashlib.sha256(url.encode()).hexdigest()[:8]
     folder = Path(torch.hub.get_dir()) / 'checkpoints'
     path = folder / f'{file.stem}-{url_digest}{file.suffix}'

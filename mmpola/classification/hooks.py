@@ -7,39 +7,41 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 
-from mmpola.config_contents import class_count_problems
+from mmpola.config_contents import class_count_problems, skipped_checks
+from mmpola.messages import UsageError
 
 
 class ClassCountHook(Hook):
     """Checks the model's `num_classes` against the data set, before training, validation and test.
 
     tools/train.py and tools/test.py check the config by the same rule; the hook covers other uses
-    of MMEngine's Runner.
+    of MMEngine's Runner. `data_checks.skip` of the config leaves out 'class-count'.
 
     Raises:
-        ValueError: the numbers differ.
+        UsageError: the numbers differ.
     """
 
     def before_train(self, runner: Any) -> None:
         """Check the training data."""
-        _check_class_count(runner.model, runner.train_dataloader, 'train_dataloader')
+        _check_class_count(runner, 'train_dataloader')
 
     def before_val(self, runner: Any) -> None:
         """Check the validation data."""
-        _check_class_count(runner.model, runner.val_dataloader, 'val_dataloader')
+        _check_class_count(runner, 'val_dataloader')
 
     def before_test(self, runner: Any) -> None:
         """Check the test data."""
-        _check_class_count(runner.model, runner.test_dataloader, 'test_dataloader')
+        _check_class_count(runner, 'test_dataloader')
 
 
-def _check_class_count(model: Any, dataloader: Any, dataloader_key: str) -> None:
+def _check_class_count(runner: Any, loader: str) -> None:
+    model = runner.model
     if is_model_wrapper(model):
         model = model.module
     predicted = [('model.num_classes', model.num_classes)]
-    classes = dataloader.dataset.metainfo.get('classes')
-    if classes is None:  # images without labels
+    classes = getattr(runner, loader).dataset.metainfo.get('classes')
+    if classes is None or 'class-count' in skipped_checks(runner.cfg):  # None: without labels
         return
-    problems = class_count_problems(predicted, classes, dataloader_key)
+    problems = class_count_problems(predicted, classes, loader)
     if problems:
-        raise ValueError('\n'.join(problems))
+        raise UsageError(f'{problems[0]} [class-count]')

@@ -1,7 +1,8 @@
-"""Lines to print when the schedule or the warm-up of a run does not fit its length."""
+"""Lines to print when the schedule or the checkpoints of a run do not fit its length."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from mmengine.config import Config
@@ -9,68 +10,87 @@ from mmengine.hooks import CheckpointHook
 from mmengine.optim.scheduler.param_scheduler import INF
 from mmengine.runner import EpochBasedTrainLoop
 
+from mmpola.config_contents import nodes, type_name
+from mmpola.messages import listed
+
 WARM_UPS = ('LinearLR', 'ConstantLR', 'QuadraticWarmupLR')
 """Schedules that start below the learning rate."""
 
+FROM_BEGIN = ('warmup', 'step_size', 'milestones')
+"""Arguments of schedules that count from the beginning of their part."""
 
-def length_advice(cfg: Config) -> str | None:
-    """Warn if the schedule and the training run have different lengths.
 
-    The line names the options that scale the schedule (beginnings, ends, periods and milestones),
-    or says that the run is too short for that.
+def length_advice(cfg: Config, steps: int | None = None) -> list[str]:
+    """Warn of parts of the schedule with numbers that do not fit the length of the training run.
+
+    Args:
+        cfg: of a run.
+        steps: the length of a run that counts epochs, to compare the parts that count steps; None:
+            compare the parts that count what the run counts.
     """
     by_epoch = 'max_epochs' in cfg.train_cfg
-    unit = 'epochs' if by_epoch else 'iters'
-    length = cfg.train_cfg.get(f'max_{unit}')
+    key = 'train_cfg.max_epochs' if by_epoch else 'train_cfg.max_iters'
+    length = steps or cfg.train_cfg.get(key.partition('.')[2])
+    if not isinstance(length, int):
+        return []
+    end_of_run = f'step {steps}' if steps else f'{key}={length}'
     parts = {}
-    for key, part in _schedule_parts(cfg):
-        if part.get('by_epoch', True) == by_epoch:
-            parts[key] = part
-    end = max((part.get('end', INF) for part in parts.values()), default=length)
-    if not length or end in (length, INF):  # a part without an end lasts as long as the run
-        return None
-    problem = f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}'
+    for place, part in nodes(cfg.get('param_scheduler'), 'param_scheduler'):
+        if 'type' in part and part.get('by_epoch', True) == (by_epoch and steps is None):
+            parts[place] = part
+    problems = [(place, _misfits(part, length)) for place, part in parts.items()]
+    ends = [part.get('end', INF) for part in parts.values()]
+    if steps is None and _numbers(ends) == ends and max(ends, default=length) < length:
+        problems.append(('param_scheduler', [f'ends at {max(ends)}']))
+    remedy = 'change them together'
     if cfg.get('resume'):
-        return f'{problem}; a resumed run keeps the schedule of its checkpoint'
-    options = []
-    for key, part in parts.items():
-        scaled = _scaled(part, length / end)
-        if scaled.get('begin', 0) >= scaled['end']:
-            return (
-                f'{problem}; too short for the same proportions, so learning rates are those '
-                'of the first part of the schedule'
-            )
-        for name, value in scaled.items():
-            option = f'{key}.{name}={value}'.replace(' ', '')
-            if '[' in option:  # a pattern of file names to a shell
-                option = f'"{option}"'
-            options.append(option)
-    return (
-        f'{problem}; to end it there too, in the same proportions: --cfg-options '
-        f'{" ".join(options)}'
-    )
+        remedy = 'a resumed run keeps the schedule of its checkpoint'
+    return [
+        f'{place}: {", ".join(found)}, but training ends at {end_of_run}; {remedy}'
+        for place, found in problems
+        if found
+    ]
 
 
-def _schedule_parts(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
-    """List the parts of the schedule as (config key, dict)."""
-    parts = cfg.get('param_scheduler') or []
-    if isinstance(parts, list):
-        return [(f'param_scheduler.{number}', part) for number, part in enumerate(parts)]
-    return [('param_scheduler', parts)]
+def _misfits(part: dict[str, Any], length: int) -> list[str]:
+    """Describe the numbers of a part of a schedule that do not fit a run.
+
+    Args:
+        part: of the config.
+        length: of the run, in what the part counts.
+    """
+    found = []
+    name_of_type = type_name(part.get('type'))
+    begin = part.get('begin', 0)
+    end = part.get('end', INF)
+    period = part.get('T_max', INF)
+    if _numbers([begin, end, period]) != [begin, end, period]:
+        return []  # MMEngine refuses it
+    is_warm_up = name_of_type in WARM_UPS and begin == 0
+    if is_warm_up and length <= end < INF:
+        found.append(f'end={end} of the warm-up')
+    elif length < end < INF:
+        found.append(f'end={end}')
+    if begin >= length:
+        found.append(f'begin={begin}')
+    for name in FROM_BEGIN:
+        values = part.get(name)
+        if not isinstance(values, (list, tuple)):
+            values = [values]
+        late = [value for value in _numbers(values) if begin + value >= length]
+        if late:
+            found.append(f'{name} {listed(late)} never reached')
+    lasts = min(end, length) - begin
+    if length < period < INF:
+        found.append(f'T_max={period}')
+    elif name_of_type.startswith('Cosine') and period < lasts:
+        found.append(f'T_max={period}, after which the rate rises again until {begin + lasts}')
+    return found
 
 
-def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
-    """Return the epochs or steps of a part of a schedule, multiplied by a factor."""
-    scaled: dict[str, Any] = {}
-    for name in ('begin', 'warmup', 'end', 'T_max'):
-        if part.get(name):
-            scaled[name] = max(1, round(part[name] * factor))
-    lasts_whole_part = part.get('T_max') == part['end'] - part.get('begin', 0)
-    if lasts_whole_part:  # it must do so after rounding too
-        scaled['T_max'] = scaled['end'] - scaled.get('begin', 0)
-    if 'milestones' in part:
-        scaled['milestones'] = [max(1, round(step * factor)) for step in part['milestones']]
-    return scaled
+def _numbers(values: Iterable[Any]) -> list[Any]:
+    """Return the values that are whole numbers."""
+    return [value for value in values if isinstance(value, int)]
 
 
 def is_by_epoch(loop: Any) -> bool:
@@ -84,7 +104,7 @@ def counting_advice(loop: Any, saving: CheckpointHook, schedulers: Any) -> list[
     Args:
         loop: the training loop.
         saving: the hook that writes checkpoints.
-        schedulers: as in `warm_up_advice`.
+        schedulers: MMEngine's, a list, or a list for each of several optimizers.
     """
     key = 'default_hooks.checkpoint'
     lines = []
@@ -114,20 +134,3 @@ def flat_schedulers(schedulers: Any) -> list[Any]:
     if isinstance(schedulers, dict):
         groups = list(schedulers.values())
     return [scheduler for group in groups for scheduler in group or []]
-
-
-def warm_up_advice(schedulers: Any, steps: int) -> str | None:
-    """Warn if training ends within the warm-up of the learning rate.
-
-    Args:
-        schedulers: MMEngine's schedulers, a list, or a list for each of several optimizers.
-        steps: of the whole run.
-    """
-    for scheduler in flat_schedulers(schedulers):
-        is_warm_up = type(scheduler).__name__ in WARM_UPS and scheduler.begin == 0
-        if is_warm_up and not scheduler.by_epoch and steps <= scheduler.end < INF:
-            return (
-                f'the warm-up of the learning rate takes {scheduler.end} steps, but the run '
-                f'has {steps}: it ends before the learning rate reaches its value'
-            )
-    return None

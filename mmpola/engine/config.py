@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
+import re
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from mmengine.config import Config, DictAction
@@ -22,7 +25,7 @@ from mmengine.runner import FlexibleRunner, Runner
 from mmengine.utils import get_object_from_string
 
 from mmpola.commands import missing_config
-from mmpola.config_contents import nodes
+from mmpola.config_contents import nodes, skipped_checks
 from mmpola.engine.processes import place
 from mmpola.engine.types import library, type_class
 from mmpola.messages import UsageError, first_line, listed
@@ -46,6 +49,16 @@ READ_KEYS = {
 """First words of the keys that MMEngine's runners or our checks of data read."""
 
 
+RUN_PARTS = {
+    'train': ('train_dataloader', 'train_cfg', 'optim_wrapper'),
+    'val': ('val_dataloader', 'val_cfg', 'val_evaluator'),
+    'test': ('test_dataloader', 'test_cfg', 'test_evaluator'),
+}
+"""Keys of a config that MMEngine's Runner takes together or not at all."""
+
+DICT_IN_TEXT = re.compile(r'[\[(]*(dict\(|\{\s*[\'"\w]+\s*:)')
+"""Beginning of an option's value that MMEngine would leave a text, though it is meant as a dict."""
+
 PLAIN = (bool, int, float, str, LazyAttr, LazyObject)
 """Types of values that the text of a config holds; the last two stand for classes."""
 
@@ -62,7 +75,7 @@ class OptionsAction(DictAction):
             advice = ''
             if value == '' or value in ('none', 'null'):
                 advice = f'write {key}=None'
-            elif value.startswith('dict('):
+            elif DICT_IN_TEXT.match(value):
                 advice = f'write one entry for each key: {key}.NAME=VALUE'
             if advice:
                 parser.error(f'{option_string}: expected KEY=VALUE, got {entry}; {advice}')
@@ -121,7 +134,8 @@ def load_config(args: argparse.Namespace) -> Config:
             `launcher` and `work_dir`.
 
     Raises:
-        UsageError: the file does not exist, or it or one of its bases cannot be read.
+        UsageError: the file does not exist, or it or one of its bases cannot be read; or a part of
+            the config has another type than MMEngine's Runner takes.
     """
     if not Path(args.config).is_file():
         raise UsageError(missing_config(args.config))
@@ -133,9 +147,10 @@ def load_config(args: argparse.Namespace) -> Config:
         raise UsageError(f'{args.config}: {first_line(error)}') from error
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)
-    if getattr(args, 'skip_checks', []):
-        checks = cfg.get('data_checks') or {}
-        cfg.data_checks = {**checks, 'skip': [*(checks.get('skip') or []), *args.skip_checks]}
+    check_types(cfg)
+    skipped = [*skipped_checks(cfg), *getattr(args, 'skip_checks', [])]
+    if skipped:
+        cfg.data_checks = {'skip': skipped}
     for split in ('train', 'val', 'test'):
         loader = cfg.get(f'{split}_dataloader') or {}
         if loader.get('num_workers') == 0:
@@ -144,6 +159,62 @@ def load_config(args: argparse.Namespace) -> Config:
     default_work_dir = str(Path('work_dirs') / Path(args.config).stem)
     cfg.work_dir = getattr(args, 'work_dir', None) or cfg.get('work_dir') or default_work_dir
     return cfg
+
+
+def check_types(cfg: Config) -> None:
+    """Raise UsageError if a part of a config has another type than MMEngine's Runner takes.
+
+    Which types it takes, its constructor says; it also takes tuples for lists.
+    """
+    for key, hint in get_type_hints(Runner.__init__).items():
+        choices = [get_origin(choice) or choice for choice in get_args(hint) or (hint,)]
+        names = [kind.__name__ for kind in (dict, list) if kind in choices]
+        value = cfg.get(key)
+        if isinstance(value, tuple):
+            value = list(value)
+        if names and key in cfg and key != 'cfg' and not isinstance(value, tuple(choices)):
+            raise UsageError(f'{key}: expected a {" or a ".join(names)}, got {value!r:.60}')
+
+
+def check_parts(cfg: Config, needed: str | None = None) -> None:
+    """Raise UsageError if a config lacks a data set, or a part that MMEngine takes beside others.
+
+    Args:
+        cfg: what `load_config` returned.
+        needed: 'train' or 'test', which the script runs in `work_dir`; None: it only reads data.
+    """
+    for split, keys in RUN_PARTS.items():
+        absent = [key for key in keys if cfg.get(key) is None]
+        if needed and absent and (split == needed or len(absent) < len(keys)):
+            others = [key for key in keys if key != absent[0]]
+            raise UsageError(
+                f'{absent[0]}: expected it beside {" and ".join(others)}, got None; only all three '
+                'can be None'
+            )
+        loader = cfg.get(f'{split}_dataloader')
+        if isinstance(loader, dict) and not isinstance(loader.get('dataset'), dict):
+            got = loader.get('dataset')
+            raise UsageError(f'{split}_dataloader.dataset: expected a dict, got {got!r:.60}')
+    if needed is not None:
+        check_work_dir(cfg.work_dir)
+
+
+def check_work_dir(name: Any) -> None:
+    """Raise UsageError if `work_dir` cannot be a folder, or would break the lines that name it."""
+    problem = None
+    if not isinstance(name, str) or not name.isprintable() or str(Path(name)).startswith('-'):
+        problem = 'a name that is text in one line, without - in front'
+    else:
+        try:
+            if not stat.S_ISDIR(os.stat(name).st_mode):
+                problem = 'a folder, found a file'
+        except FileNotFoundError:
+            if os.path.islink(name):
+                problem = 'a folder, found a link to nothing'
+        except OSError as error:  # a name that is too long, a loop of links
+            problem = f'a folder, found none ({error.strerror})'
+    if problem is not None:
+        raise UsageError(f'work_dir, --work-dir: expected {problem}, got {name!r:.80}')
 
 
 def complete_types(cfg: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -70,22 +71,32 @@ def read_scalars(work_dir: str | Path) -> list[dict[str, Any]]:
     A later start repeats some steps, or all of them: earlier lines are left out from its first
     step on. So is a line that a killed process has not written to its end.
     """
+    starts = [(path, _lines_of(path)) for path in sorted(Path(work_dir).glob(SCALARS))]
+    first = [_first_step(new) for _, new in starts if _first_step(new) < math.inf]
+    if first and first[0] > min(first):
+        # Folders have local times, which may go back; copied files have other times.
+        starts.sort(key=lambda start: start[0].stat().st_mtime)
     lines: list[dict[str, Any]] = []
-    for path in sorted(Path(work_dir).glob(SCALARS)):
-        new = []
-        for text in path.read_text().splitlines():
-            try:
-                new.append(json.loads(text))
-            except ValueError:
-                continue
-        steps = [line['iter'] for line in new if 'iter' in line]
-        if steps:
-            lines = _lines_before(lines, steps[0])
-        lines += new
+    for _, new in starts:
+        lines = [*_lines_before(lines, _first_step(new)), *new]
     return lines
 
 
-def _lines_before(lines: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+def _lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a file of scalars."""
+    lines = []
+    for text in path.read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            lines.append(json.loads(text))
+    return lines
+
+
+def _first_step(lines: list[dict[str, Any]]) -> float:
+    """Return the first training step of some lines; infinity if they have none."""
+    return next((line['iter'] for line in lines if 'iter' in line), math.inf)
+
+
+def _lines_before(lines: list[dict[str, Any]], step: float) -> list[dict[str, Any]]:
     """Return the lines before the first one of this training step or a later one."""
     for number, line in enumerate(lines):
         if line.get('iter', 0) >= step:

@@ -13,7 +13,7 @@ from mmengine.runner import EpochBasedTrainLoop
 from torch.utils.data import BatchSampler
 
 from mmpola.config_contents import skipped_checks
-from mmpola.engine.advice import warm_up_advice
+from mmpola.engine.advice import length_advice
 from mmpola.engine.processes import any_process
 from mmpola.engine.seeding import (
     STEP,
@@ -63,7 +63,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 
     Raises:
         ValueError: the loader has been built already.
-        UsageError: the data set has fewer images than a batch.
+        UsageError: the data set has fewer images than a batch, or `val_interval` is no number.
     """
 
     endless = False
@@ -78,6 +78,10 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         val_interval: int = 1,
         dynamic_intervals: list[tuple[int, int]] | None = None,
     ) -> None:
+        if not isinstance(val_interval, int) or val_interval < 1:
+            raise UsageError(
+                f'train_cfg.val_interval: expected a whole number above 0, got {val_interval!r}'
+            )
         dataloader = seeded_loader(dataloader, self.endless)
         super().__init__(runner, dataloader, max_epochs, val_begin, val_interval, dynamic_intervals)
         self.batch_sampler: SeededBatchSampler = self.dataloader.batch_sampler
@@ -158,10 +162,11 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             )
 
     def _check_warm_up(self) -> None:
-        """Warn if the run is shorter than the warm-up of its learning rate."""
-        advice = warm_up_advice(self.runner.param_schedulers, self._max_iters)
-        if advice is not None and 'warm-up' not in skipped_checks(self.runner.cfg):
-            self.runner.logger.warning(f'{advice} [warm-up]')
+        """Warn if parts of the schedule that count steps do not fit the steps of the epochs."""
+        cfg = self.runner.cfg
+        if cfg.get('train_cfg') and 'warm-up' not in skipped_checks(cfg):
+            for line in length_advice(cfg, self._max_iters):
+                self.runner.logger.warning(f'{line} [warm-up]')
 
     def _check_position(self) -> None:
         """Compare what decides which samples are left of an epoch with what it was before resuming.
@@ -303,7 +308,6 @@ class ExactIterLoop(ExactEpochLoop):
         self._check_progress()
         self._check_position()
         self._set_seed()
-        self._check_warm_up()
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')  # MMEngine's hooks see the run as one epoch
         self._steps_done()

@@ -3,24 +3,70 @@
 from __future__ import annotations
 
 import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mmengine.runner
-from mmengine.hooks import CheckpointHook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import MMLogger
-from mmengine.registry import HOOKS
+from mmengine.registry import HOOKS, OPTIMIZERS
 from torch import nn
 
+from mmpola.config_contents import nodes
 from mmpola.engine.class_metrics import add_classes
 from mmpola.engine.hooks.trial import TrialHook
 from mmpola.engine.last_step import NOTED, HookCalls, keep_last_step
 from mmpola.engine.result_names import write_apart
 from mmpola.engine.screen import Screen, ScreenHook, prints_logged
+from mmpola.engine.trial import key_of_hook
 from mmpola.engine.types import type_class
+from mmpola.engine.validate import reason
+from mmpola.messages import UsageError
 
 FIRST_BATCH = 'first_batch'
 BUFFERS = 'buffers'
 """Keys in `default_hooks` of hooks of every run; a config leaves one out by None."""
+
+
+BUILT = {
+    'mkdir_or_exist': 'work_dir',
+    'setup_env': 'env_cfg',
+    'set_randomness': 'randomness',
+    'build_log_processor': 'log_processor',
+    'build_logger': 'log_level',
+    'build_visualizer': 'visualizer',
+    'add_config': 'visualizer',
+    'wrap_model': 'model_wrapper_cfg',
+    'register_default_hooks': 'default_hooks',
+    'register_custom_hooks': 'custom_hooks',
+    'build_train_loop': 'train_cfg',
+    'build_val_loop': 'val_cfg',
+    'build_test_loop': 'test_cfg',
+    'build_optim_wrapper': 'optim_wrapper',
+    'build_param_scheduler': 'param_scheduler',
+    '_check_scheduler_cfg': 'param_scheduler',
+    'scale_lr': 'auto_scale_lr',
+    '_clip_grad': 'optim_wrapper.clip_grad',
+}
+"""Functions in which MMEngine builds or uses a part of a config -> the key of the part."""
+
+BUILT_IN_LOOP = {
+    'build_dataloader': 'dataloader',
+    'seeded_loader': 'dataloader',
+    'build_evaluator': 'evaluator',
+}
+"""The same, of parts that each loop has: `train_dataloader`, `val_evaluator`."""
+
+UNFORMATTED = 'Failed to format the config file'
+"""Beginning of MMEngine's error, with the whole config, for any that reaches it while formatting.
+
+A signal may raise one there, such as torch's report of a killed data worker.
+"""
+
+FIRST_CALLS = ('before_run', 'before_train')
+"""Methods in which hooks build the rest of themselves."""
 
 
 class Runner(mmengine.runner.Runner):
@@ -34,13 +80,47 @@ class Runner(mmengine.runner.Runner):
     _screen: Screen
     _calls = HookCalls()
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        with self._keys_named():
+            super().__init__(*arguments, **options)
+
     def train(self) -> nn.Module:
         """Train; keep the trained steps if an error ends the run."""
+        with self._keys_named():
+            try:
+                return super().train()
+            except Exception as error:
+                keep_last_step(self, error, self._calls)
+                raise
+
+    def test(self) -> dict[str, float]:
+        """Evaluate."""
+        with self._keys_named():
+            return super().test()
+
+    @contextmanager
+    def _keys_named(self) -> Iterator[None]:
+        """Turn an error from a part of the config into one line with the key of the part.
+
+        Raises:
+            UsageError: instead of it; the traceback is in the log file, if that exists already.
+        """
         try:
-            return super().train()
-        except Exception as error:
-            keep_last_step(self, error, self._calls)
+            yield
+        except UsageError:
             raise
+        except Exception as error:
+            hidden = error.__context__
+            if hidden is not None and str(error).startswith(UNFORMATTED):
+                raise hidden from None
+            key = part_of(error, getattr(self, 'cfg', {}))
+            if key is None:
+                raise
+            where = ''
+            if hasattr(self, 'logger'):
+                self.logger.info(traceback.format_exc())
+                where = '; the traceback is in the log file'
+            raise UsageError(f'{key}: {reason(error)}{where}') from error
 
     def call_hook(self, fn_name: str, **kwargs: Any) -> None:
         """Call a method of each hook, and note which have completed it."""
@@ -87,6 +167,18 @@ class Runner(mmengine.runner.Runner):
             hook = {**hook, 'type': 'mmpola.AtomicCheckpointHook'}
         super().register_hook(hook, priority)
 
+    def set_randomness(self, **options: Any) -> None:
+        """Seed; errors in the options are found here, as `_keys_named` knows this method."""
+        super().set_randomness(**options)
+
+    def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
+        """Build the wrapper; MMEngine's error for an unknown optimizer does not name it."""
+        settings = optim_wrapper.get('optimizer') if isinstance(optim_wrapper, dict) else None
+        kind = settings.get('type') if isinstance(settings, dict) else None
+        if isinstance(kind, str) and type_class(kind, OPTIMIZERS) is None:
+            raise UsageError(f'optim_wrapper.optimizer.type: expected an optimizer, got {kind}')
+        return super().build_optim_wrapper(optim_wrapper)
+
     def build_train_loop(self, loop: Any) -> Any:
         """Build the loop; what data sets print goes to the log file."""
         with prints_logged(self.logger):
@@ -118,3 +210,35 @@ class Runner(mmengine.runner.Runner):
         write_apart(built)
         add_classes(built, self.cfg.get('test_evaluator'))
         return built
+
+
+def part_of(error: BaseException, cfg: Any) -> str | None:
+    """Return the key of the innermost part of a config that an error comes from; None if none."""
+    key = None
+    split = ''
+    built: dict[str, Any] = {}
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_name
+        owner = frame.f_locals.get('self')
+        if name.startswith('build_') and name.endswith('_loop'):
+            split = name.split('_')[1]
+        if name in BUILT:
+            key = BUILT[name]
+        elif name in BUILT_IN_LOOP and split:
+            key = f'{split}_{BUILT_IN_LOOP[name]}'
+        elif name in FIRST_CALLS and isinstance(owner, Hook):
+            key = key_of_hook(cfg, type(owner).__name__)
+        elif name == 'build_from_cfg' and isinstance(frame.f_locals.get('cfg'), dict):
+            built = frame.f_locals['cfg']
+    if key is None:
+        return None
+    settings = _settings(built)
+    for name, node in nodes(cfg.get(key), key):
+        if node == built or (settings and _settings(node) == settings):
+            return name
+    return key
+
+
+def _settings(node: dict[str, Any]) -> dict[str, Any]:
+    """Return what a part of a config passes to the constructor, whose name a run may replace."""
+    return {key: value for key, value in node.items() if key not in ('type', 'priority')}

@@ -34,6 +34,7 @@ from mmpola.engine.summary import (
     logs_scalars,
     model_lines,
     next_lines,
+    stop_lines,
     training_lines,
 )
 from mmpola.engine.validation_table import Cells, ValidationTable, metric_cells
@@ -222,7 +223,7 @@ class ScreenHook(Hook):
         """Print the last checkpoint and the best one, and after training what comes next."""
         lines = checkpoint_lines(runner.message_hub.runtime_info)
         if is_training(runner):
-            lines += next_lines(runner)
+            lines = [*stop_lines(runner), *lines, *next_lines(runner)]
         for line in lines:
             info(line)
 

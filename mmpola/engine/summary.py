@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from mmengine.dist import get_world_size
+from mmengine.hooks import EarlyStoppingHook
 from mmengine.optim import OptimWrapperDict
 from mmengine.visualization import LocalVisBackend
 from torch import nn
@@ -104,6 +105,21 @@ def checkpoint_lines(known: dict[str, Any]) -> list[str]:
             score = known[name.replace('best_ckpt', 'best_score')]
             lines.append(f'best         {path} ({value_text(score)} in validation)')
     return lines
+
+
+def stop_lines(runner: Any) -> list[str]:
+    """Return the line about a hook that has ended a training run before its end."""
+    done, length, unit = runner.iter, runner.max_iters, 'step'
+    if is_by_epoch(runner.train_loop):
+        done, length, unit = runner.epoch, runner.max_epochs, 'epoch'
+    if done >= length:
+        return []
+    text = f'stopped      after {unit} {done:,} of {length:,}'
+    for hook in runner.hooks:
+        if isinstance(hook, EarlyStoppingHook):
+            text += f', as EarlyStoppingHook found {hook.monitor} no better than '
+            text += value_text(hook.best_score)
+    return [text]
 
 
 def next_lines(runner: Any) -> list[str]:

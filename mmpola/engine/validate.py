@@ -63,7 +63,7 @@ def build_model(cfg: Config) -> nn.Module:
         try:
             model: nn.Module = MODELS.build(settings)
         except Exception as error:  # constructors of other packages raise exceptions of any type
-            raise UsageError(f'model: {_reason(error)}') from error
+            raise UsageError(f'model: {reason(error)}') from error
     return model
 
 
@@ -78,14 +78,16 @@ def _refuse_parts_without_type(settings: dict[str, Any]) -> None:
             )
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Describe the error of a constructor in one line, with what a user would need besides."""
     if isinstance(error, KeyError) and ' is not in the ' in str(error):
         message = str(error.args[0]).partition('. ')[0]  # str() of a KeyError has quotes
         name = message.partition(' ')[0]
-        if name in REGISTERED_NAMES['MODELS']:
+        if any(name in names for names in REGISTERED_NAMES.values()):
             message += f'; write mmpola.{name}'
         return message
+    if isinstance(error, KeyError) and error.args:
+        return f'KeyError: {str(error.args[0]).splitlines()[0]}'
     if str(error):
         return first_line(error)
     place = traceback.extract_tb(error.__traceback__)[-1]  # of an assertion without a message

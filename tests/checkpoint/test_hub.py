@@ -182,6 +182,21 @@ def test_a_file_that_was_fetched_by_its_name_is_not_taken_for_a_model(hub, monke
     assert resolve_checkpoint(MODEL, download=False) == fetched
 
 
+def test_a_file_that_was_renamed_is_found_by_asking_again(hub):
+    """The list was remembered, and its file not downloaded: the hub may have been busy then."""
+    weights = hub.files.pop('pola_swin_t.pth')
+    hub.files['swin_tiny_old.pth'] = weights
+    hub.busy = ['swin_tiny_old.pth']
+    assert 'cannot be downloaded' in refusal(MODEL)
+    lists = [path for path in hub.requests if path.startswith('/api/')]
+    assert 'cannot be downloaded' in refusal(MODEL)
+    assert [path for path in hub.requests if path.startswith('/api/')] == lists  # not asked again
+    del hub.files['swin_tiny_old.pth']
+    hub.busy = []
+    hub.files['swin_tiny_new.pth'] = weights
+    assert resolve_checkpoint(MODEL).name == 'swin_tiny_new.pth'
+
+
 @pytest.mark.parametrize('files', [['model.bin'], ['pola_swin_t.pth', 'swin_tiny_ema.pth'], []])
 def test_no_file_or_several_are_listed(files, hub):
     hub.files.clear()
@@ -190,6 +205,8 @@ def test_no_file_or_several_are_listed(files, hub):
     assert message.startswith(f'{MODEL}: expected one file named like pola_swin_tiny in {hub.url}/')
     assert all(file in message for file in files)
     assert message.endswith(f'; hf://{RELEASED_REPOSITORY}/FILE names one of them')
+    hub.files['\x1b]0;title.bin'] = content()
+    assert '\x1b' not in refusal(MODEL)
     assert not hub.gets
 
 
@@ -249,6 +266,7 @@ NOT_DOWNLOADED = [
         'refused',
         'http://127.0.0.1:9/weights.pth on another machine and give its path',
     ),
+    ('http://[::1/x', 'Invalid IPv6 URL', 'http://[::1/x on another machine and give its path'),
 ]
 
 

@@ -33,7 +33,7 @@ def test_builds_and_states_its_command(config):
     init_default_scope(cfg.default_scope)
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
-    assert length_advice(cfg) is None
+    assert length_advice(cfg) == []
     assert {'checkpoint', 'preemption', 'finite_loss'} <= cfg.default_hooks.keys()
     assert cfg.custom_imports.imports == ['mmpola']
     assert isinstance(model.backbone, (Backbone, SequenceEncoder))

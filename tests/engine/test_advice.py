@@ -7,95 +7,95 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import PARAM_SCHEDULERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
-from mmpola.engine.advice import counting_advice, length_advice, warm_up_advice
+from mmpola.engine.advice import counting_advice, length_advice
+
+LINEAR = {'type': 'LinearLR', 'by_epoch': False}
+COSINE = {'type': 'CosineAnnealingLR'}
+
+
+def advice(parts, steps=None, **settings):
+    settings.setdefault('train_cfg', {'max_epochs': 20})
+    return length_advice(Config({'param_scheduler': parts, **settings}), steps)
 
 
 @pytest.mark.parametrize(
-    ('part', 'options'),
+    ('part', 'problem'),
     [
-        ({'type': 'PolyLR', 'end': 40}, ['end=20']),
+        ({'type': 'PolyLR', 'end': 20}, None),
+        ({'type': 'PolyLR'}, None),  # without an end it lasts as long as the run
+        ({'type': 'PolyLR', 'end': 'zero'}, None),  # MMEngine refuses it
+        ({'type': 'PolyLR', 'end': 40}, 'end=40'),
+        ({**COSINE, 'begin': 4, 'end': 20, 'T_max': 16}, None),
+        ({**COSINE, 'begin': 4, 'end': 20, 'T_max': 20}, None),  # does not reach zero, nearly
+        ({**COSINE, 'begin': 4, 'end': 40, 'T_max': 36}, 'end=40, T_max=36'),
+        ({**COSINE, 'T_max': 40}, 'T_max=40'),
         (
-            {'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36},
-            ['begin=2', 'end=20', 'T_max=18'],
+            {**COSINE, 'begin': 4, 'end': 20, 'T_max': 8},
+            'T_max=8, after which the rate rises again until 20',
         ),
+        ({**COSINE, 'T_max': 19}, 'T_max=19, after which the rate rises again until 20'),
+        ({'type': 'mmpola.WarmupCosineLR', 'T_max': 15, 'end': 20}, None),  # a cool-down
+        ({'type': 'mmpola.WarmupCosineLR', 'warmup': 20, 'T_max': 20}, 'warmup 20 never reached'),
+        ({'type': 'MultiStepLR', 'end': 20, 'milestones': [16, 19]}, None),
+        ({'type': 'MultiStepLR', 'milestones': [8, 20, 22]}, 'milestones 20, 22 never reached'),
         (
-            {'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]},
-            ['end=20', 'milestones=[10,18]'],
+            {'type': 'MultiStepLR', 'begin': 5, 'milestones': [8, 16]},
+            'milestones 16 never reached',
         ),
-        (
-            {'type': 'mmpola.WarmupCosineLR', 'warmup': 4, 'end': 40, 'T_max': 40},
-            ['warmup=2', 'end=20', 'T_max=20'],
-        ),
+        ({'type': 'StepLR', 'step_size': 30}, 'step_size 30 never reached'),
+        ({'type': 'ExponentialLR', 'begin': 20}, 'begin=20'),
+        ({'type': 'LinearLR', 'end': 20}, 'end=20 of the warm-up'),
+        ({'type': 'mmengine.LinearLR', 'begin': 10, 'end': 20}, None),  # no warm-up
+        ({**LINEAR, 'end': 500}, None),  # counts steps, and the steps are not known
     ],
 )
-def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
-    warm_ups = [{'type': 'LinearLR', 'end': 2}, {'type': 'LinearLR', 'end': 500, 'by_epoch': False}]
-    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': [part, *warm_ups]})
-    advice = length_advice(cfg)
-    assert 'param_scheduler.1.end=1' in advice
-    assert 'param_scheduler.2' not in advice  # counted in steps
-    for option in options:
-        assert f'param_scheduler.0.{option}' in advice
-    given = advice.partition('--cfg-options ')[2].replace('"', '').split()
-    for option in given:
-        key, _, value = option.partition('=')
-        cfg.merge_from_dict({key: eval(value)})
-    assert length_advice(cfg) is None
+def test_numbers_of_a_schedule_that_do_not_fit_the_epochs(part, problem):
+    expected = []
+    if problem is not None:
+        end = 'training ends at train_cfg.max_epochs=20'
+        expected.append(f'param_scheduler.0: {problem}, but {end}; change them together')
+    rest = {'type': 'ConstantLR', 'end': 20, 'begin': 1}  # so that the schedule has its end
+    assert advice([part, rest]) == expected
+
+
+def test_a_schedule_that_ends_before_the_run():
+    parts = [{'type': 'LinearLR', 'end': 2}, {**LINEAR, 'end': 500}, {'type': 'PolyLR', 'end': 15}]
+    for schedule in (parts, tuple(parts), parts[-1]):
+        (line,) = advice(schedule)
+        assert line.startswith('param_scheduler: ends at 15, but training ends at ')
+    assert advice(None) == []
+
+
+def test_a_run_by_steps():
+    parts = [{**LINEAR, 'end': 4}, {**COSINE, 'by_epoch': False, 'begin': 4, 'T_max': 8}, COSINE]
+    (line,) = advice(parts, train_cfg={'max_iters': 16})
+    assert line.startswith('param_scheduler.1: T_max=8, after which the rate rises again until 16')
+    assert line.endswith('train_cfg.max_iters=16; change them together')
 
 
 @pytest.mark.parametrize(
-    ('epochs', 'options'), [(2, ['0.end=1', '1.begin=1', '1.end=2', '1.T_max=1']), (1, [])]
-)
-def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, options):
-    parts = [
-        {'type': 'LinearLR', 'end': 5},
-        {'type': 'CosineAnnealingLR', 'begin': 5, 'end': 30, 'T_max': 25},
-    ]
-    advice = length_advice(Config({'train_cfg': {'max_epochs': epochs}, 'param_scheduler': parts}))
-    assert advice.partition('--cfg-options ')[2].split() == [
-        f'param_scheduler.{option}' for option in options
-    ]
-    assert ('too short' in advice) == (not options)
-
-
-def test_a_resumed_run_is_named_no_options_that_have_no_effect():
-    part = {'type': 'PolyLR', 'end': 40}
-    cfg = Config({'train_cfg': {'max_epochs': 50}, 'param_scheduler': part, 'resume': True})
-    advice = length_advice(cfg)
-    assert advice.endswith('a resumed run keeps the schedule of its checkpoint')
-
-
-def test_a_part_without_an_end_lasts_as_long_as_the_run():
-    parts = [{'type': 'LinearLR', 'end': 20}, {'type': 'CosineAnnealingLR', 'begin': 20}]
-    cfg = Config({'train_cfg': {'max_epochs': 300}, 'param_scheduler': parts})
-    assert length_advice(cfg) is None
-
-
-def test_a_schedule_of_one_part_has_no_number():
-    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': {'type': 'A', 'end': 40}})
-    assert length_advice(cfg).endswith('--cfg-options param_scheduler.end=20')
-
-
-@pytest.mark.parametrize(
-    ('scheduler', 'steps', 'warns'),
+    ('part', 'problem'),
     [
-        ({'type': 'LinearLR', 'end': 500}, 276, True),
-        ({'type': 'LinearLR', 'end': 275}, 276, False),
-        ({'type': 'ConstantLR', 'end': 276}, 276, True),
-        ({'type': 'LinearLR', 'begin': 400, 'end': 500}, 276, False),  # no warm-up
-        ({'type': 'MultiStepLR', 'end': 500, 'milestones': [400]}, 276, False),
-        ({'type': 'LinearLR'}, 276, False),  # without an end
-        ({'type': 'LinearLR', 'end': 12, 'by_epoch': True}, 6, False),
+        ({**LINEAR, 'end': 500}, 'end=500 of the warm-up'),
+        ({**LINEAR, 'end': 276}, 'end=276 of the warm-up'),
+        ({**LINEAR, 'end': 275}, None),
+        ({**LINEAR}, None),
+        ({'type': 'PolyLR', 'by_epoch': False, 'end': 276}, None),
+        ({'type': 'PolyLR', 'by_epoch': False, 'end': 200}, None),  # others may follow
+        ({**COSINE, 'by_epoch': False, 'T_max': 90}, 'T_max=90, after which the rate rises again'),
+        ({'type': 'LinearLR', 'end': 500}, None),  # counts epochs
     ],
 )
-def test_a_warm_up_that_is_longer_than_the_run(scheduler, steps, warns):
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    built = PARAM_SCHEDULERS.build(
-        {'by_epoch': False, **scheduler}, default_args={'optimizer': optimizer}
-    )
-    for schedulers in ([built], {'generator': [], 'critic': [built]}):
-        assert (warm_up_advice(schedulers, steps) is not None) == warns
-    assert warm_up_advice(None, steps) is None
+def test_parts_that_count_steps_in_a_run_that_counts_epochs(part, problem):
+    for parts in ([part], {'generator': [], 'critic': [part]}):
+        lines = advice(parts, 276)
+        assert len(lines) == (problem is not None)
+        assert all(f': {problem}' in line and ' at step 276; ' in line for line in lines)
+
+
+def test_a_resumed_run_keeps_its_schedule():
+    (line,) = advice({'type': 'PolyLR', 'end': 40}, resume=True)
+    assert line.endswith('; a resumed run keeps the schedule of its checkpoint')
 
 
 @pytest.mark.parametrize(

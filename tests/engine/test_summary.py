@@ -6,10 +6,12 @@ from unittest.mock import MagicMock
 
 import pytest
 from mmengine.config import Config
+from mmengine.hooks import EarlyStoppingHook
+from mmengine.runner import EpochBasedTrainLoop
 from torch import nn
 
 from mmpola.apps.publish.detector import refuse_other_heads
-from mmpola.engine.summary import next_lines, scaling_text, training_lines
+from mmpola.engine.summary import next_lines, scaling_text, stop_lines, training_lines
 from mmpola.engine.validate import build_model
 from mmpola.messages import UsageError
 
@@ -65,6 +67,29 @@ def test_without_pictures_a_test_is_next(runner):
 def test_without_a_checkpoint_nothing_is_next(runner):
     runner.message_hub.runtime_info.clear()
     assert next_lines(runner) == []
+
+
+@pytest.mark.parametrize(
+    ('done', 'hooks', 'expected'),
+    [
+        (12, [EarlyStoppingHook('mAP')], []),
+        (4, [], ['stopped      after epoch 4 of 12']),
+        (
+            4,
+            [EarlyStoppingHook('mAP', min_delta=0.5)],
+            [
+                'stopped      after epoch 4 of 12, as EarlyStoppingHook found mAP no better than '
+                '0.2500'
+            ],
+        ),
+    ],
+)
+def test_a_run_that_a_hook_has_ended_says_so(done, hooks, expected):
+    loop = EpochBasedTrainLoop.__new__(EpochBasedTrainLoop)
+    for hook in hooks:
+        hook.best_score = 0.25
+    runner = MagicMock(epoch=done, max_epochs=12, train_loop=loop, hooks=hooks)
+    assert stop_lines(runner) == expected
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Hub:
     Attributes:
         gets: files that were sent.
         requests: paths of all requests.
+        busy: files that the server cannot send at the moment.
         url: of the server.
     """
 
@@ -40,6 +41,7 @@ class Hub:
         self.files = files
         self.gets = []
         self.requests = []
+        self.busy = []
         self.url = ''
 
     def file_of(self, path):
@@ -77,7 +79,7 @@ def _handler(hub):
                 self.end_headers()
                 return b''
             body = hub.files[name]
-            self.send_response(200)
+            self.send_response(503 if name in hub.busy else 200)
             self.send_header('Content-Length', str(len(body)))
             self.send_header('ETag', f'"{hashlib.sha256(body).hexdigest()}"')
             self.send_header('X-Repo-Commit', COMMIT)

@@ -278,7 +278,7 @@ def test_a_few_images_train_masks_of_three_classes(load, folder):
     """The learning rate reaches its value within two epochs of any number of images."""
     cfg = load('few_images', evaluate=True)
     whole = Config.fromfile(folder / 'few_images.py')
-    assert length_advice(whole) is None
+    assert length_advice(whole) == []
     cfg.train_cfg.max_epochs = 3
     cfg.train_cfg.val_interval = 3
     runner = train(cfg)

@@ -30,10 +30,11 @@ from mmpola.apps.data_checks.table import (
     names_to_skip,
 )
 from mmpola.apps.image_reader import ImageReader, sixteen_bits_note, turned_note
+from mmpola.config_contents import skipped_checks
 from mmpola.engine.processes import place
 from mmpola.engine.types import scope
 
-__all__ = ['Checked', 'Data', 'add_skip_argument', 'check_data', 'image_lines']
+__all__ = ['Checked', 'Data', 'add_skip_argument', 'check_data', 'image_lines', 'names_to_skip']
 
 
 def add_skip_argument(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +133,7 @@ def image_lines(cfg: Config, reader: ImageReader) -> list[str]:
         SIXTEEN_BITS: sixteen_bits_note(reader.first),
         EXIF: turned_note(reader.turned, reader.count),
     }
-    skip = names_to_skip(cfg)
+    skip = skipped_checks(cfg)
     return [
         f'warning: {note} [{name}]' for name, note in notes.items() if note and name not in skip
     ]

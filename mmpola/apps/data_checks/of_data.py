@@ -19,7 +19,6 @@ from mmpola.apps.data_checks.read import (
     PIXELS,
     SAMPLES,
     Data,
-    loads_masks,
     scale_factor,
     steps_of,
 )
@@ -394,6 +393,11 @@ FAULTS = {
         'images with an object whose segmentation is [x1, y1, …], but not [[x1, y1, …], …], a list '
         'of polygons',
     ),
+    'run-lengths': (
+        DATA,
+        "images with an object whose run lengths are not for its pixels: 'size' is not [height, "
+        "width], or 'counts' do not add up, with which pycocotools crashes or finds no overlap",
+    ),
     'outlines-text': (
         DATA,
         'images with an outline whose coordinates are text; write numbers without quotation marks',
@@ -444,26 +448,6 @@ def outlines_short(data: Data) -> Iterator[str]:
             'odd number of values; training ignores these objects or polygons'
         )
         yield from faults('outlines-short', rule, data)
-
-
-@check('run-lengths', ERROR, DATA)
-def run_lengths(data: Data) -> Iterator[str]:
-    """Run lengths have another size than their image: pycocotools crashes or finds no overlap."""
-    found = []
-    metrics = [one.get('metric') for split in data.splits for _, one in evaluators(data.cfg, split)]
-    are_read = loads_masks(data.dataset) or any('segm' in (metric or ()) for metric in metrics)
-    for annotation in data.raw.anns.values() if data.raw is not None and are_read else ():
-        mask = annotation.get('segmentation')
-        image = data.raw.imgs.get(annotation['image_id'])
-        if image is None or not isinstance(mask, dict):
-            continue
-        if mask.get('size') != [image['height'], image['width']]:
-            found.append(annotation.get('id'))
-    yield from some(
-        f"{data.place}: ids of annotations with run lengths whose 'size' is not [height, width] of "
-        'their image',
-        found,
-    )
 
 
 def boxes(data: Data, chosen: Any) -> list[str]:

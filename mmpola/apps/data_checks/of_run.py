@@ -29,6 +29,7 @@ from mmpola.apps.data_checks.read import (
     PIXELS,
     SAMPLES,
     Data,
+    covers,
     is_short,
     lacks_a_value,
     scale_factor,
@@ -106,9 +107,9 @@ FILES_MISSING = 'files-missing'
 
 @check('schedule-length', WARNING, FIRST)
 def schedule_length(run: Run) -> Iterator[str]:
-    """The schedule of the learning rate ends at another epoch or step than training."""
+    """The schedule of the learning rate has numbers that do not fit the length of training."""
     if 'train' in run.splits and run.cfg.get('train_cfg'):
-        yield from filter(None, [length_advice(run.cfg)])
+        yield from length_advice(run.cfg)
 
 
 @check('image-sizes', WARNING, FIRST)
@@ -634,25 +635,37 @@ def has_resized_boxes(data: Data) -> bool:
 @check('evaluator-outlines', ERROR, TOGETHER)
 def evaluator_outlines(run: Run) -> Iterator[str]:
     """Outlines of which pycocotools makes an error, after an epoch, or another mask."""
-    for _, evaluator, _, entries in with_file(run):
+    for _, evaluator, sets, entries in with_file(run):
         if 'segm' in metrics_of(evaluator):
-            outlines = [(entry.get('id'), entry.get('segmentation', {})) for entry in entries]
+            images = truth_of(evaluator, sets).imgs
+            wrong = []
+            for entry in entries:
+                image = images[entry['image_id']]
+                size = (image['width'], image['height'])
+                if 'segmentation' in entry and not is_evaluated(entry['segmentation'], size):
+                    wrong.append(entry.get('id'))
             yield from some(
                 f'{evaluator["ann_file"]}: ids of annotations with which the evaluation of masks '
                 'fails or counts less: expected a list of polygons, the first one of at least '
-                'three points and each with an even number of values, or run lengths; correct '
-                'them, or remove polygons of one or two points',
-                [key for key, outline in outlines if not is_evaluated(outline)],
+                'three points and each with an even number of values, or run lengths for all '
+                'pixels; correct them, or remove polygons of one or two points',
+                wrong,
             )
 
 
-def is_evaluated(outline: Any) -> bool:
+def is_evaluated(outline: Any, size: tuple[float, float]) -> bool:
     """Whether pycocotools makes the mask that is meant of polygons or run lengths.
 
     It tells by the first polygon what a list holds; points and lines behind it change nothing.
+
+    Args:
+        outline: of an annotation in COCO layout.
+        size: width and height of its image.
     """
+    if isinstance(outline, dict):
+        return covers(outline, size)
     if not isinstance(outline, list):
-        return isinstance(outline, dict)
+        return False
     if not outline or not all(isinstance(polygon, list) for polygon in outline):
         return False
     return not is_short(outline[0]) and not lacks_a_value(outline)
@@ -808,7 +821,7 @@ def middle_of(path: str) -> int:
 # What a loop or a hook of the run asks, which knows more than the config.
 
 ASKED_BY_THE_RUN = (
-    ('warm-up', WARNING, 'Training ends within the warm-up of the learning rate'),
+    ('warm-up', WARNING, 'Parts of the schedule that count steps do not fit the run'),
     ('counting', WARNING, 'Checkpoint hook or schedule count epochs where training counts steps'),
     ('trial', ERROR, 'The model, an evaluator or the drawing fails for the first two images'),
     ('metric-names', ERROR, 'A hook or schedule waits for a metric that validation does not have'),

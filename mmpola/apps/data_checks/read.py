@@ -433,7 +433,7 @@ def known_of(dataset: Any, images: int) -> Known:
                 mask = instance.get('mask') or ()
             outline = outline_of(mask)
             rows.append(object_of(instance, index, size, outline))
-            fault = mask_fault(mask, outline, max(size))
+            fault = mask_fault(mask, outline, size)
             if fault is not None:
                 faults.append(Fault(fault, str(info.get('img_path'))))
         objects.append(np.array(rows, OBJECT))  # compact, as COCO has a million objects
@@ -466,24 +466,34 @@ def outline_of(mask: Any) -> tuple[float, float, float, float]:
     return (min(xs), min(ys), max(xs), max(ys)) if is_finite else (math.nan,) * 4
 
 
-def mask_fault(mask: Any, outline: tuple[float, ...], side: float) -> str | None:
-    """Name the check that finds a fault in a mask: run lengths and other types have none.
+def mask_fault(mask: Any, outline: tuple[float, ...], size: tuple[float, float]) -> str | None:
+    """Name the check that finds a fault in a mask; None if there is none.
 
     Args:
         mask: of an object; None: it is not loaded.
         outline: its `outline_of`.
-        side: the longer side of the image in pixels.
+        size: width and height of the image in pixels.
     """
     if mask is not None and len(mask) == 0:
         return 'masks-missing'
+    if isinstance(mask, dict) and not covers(mask, size):
+        return 'run-lengths'
     if not isinstance(mask, list):
         return None
     if not all(isinstance(polygon, list) for polygon in mask):
         return 'outlines-flat'
-    if not all(abs(value) <= FARTHEST * side for value in outline):  # NaN is not either
+    if not all(abs(value) <= FARTHEST * max(size) for value in outline):  # NaN is not either
         is_text = any(isinstance(value, str) for polygon in mask for value in polygon)
         return 'outlines-text' if is_text else 'outlines-far'
     return 'outlines-short' if all(map(is_short, mask)) or lacks_a_value(mask) else None
+
+
+def covers(mask: dict[str, Any], size: tuple[float, float]) -> bool:
+    """Whether run lengths in COCO layout are for all pixels of an image of size (width, height)."""
+    width, height = size
+    counts = mask.get('counts')
+    is_whole = not isinstance(counts, list) or sum(counts) == width * height
+    return mask.get('size') == [height, width] and is_whole
 
 
 def is_short(polygon: Sequence[float]) -> bool:

@@ -8,6 +8,7 @@ of its docstring is its row in docs/tools.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from mmengine.config import Config
@@ -118,12 +119,13 @@ def names_to_skip(cfg: Config) -> list[str]:
         UsageError: a name is not in the table.
     """
     names = skipped_checks(cfg)
-    unknown = [name for name in names if name not in CHECKS]
-    if unknown:
-        raise UsageError(
-            f'data_checks.skip, --skip-checks: expected names of checks ({", ".join(CHECKS)}), '
-            f'got {listed(unknown)}'
-        )
+    for name in names:
+        if name not in CHECKS:
+            (nearest,) = get_close_matches(str(name), CHECKS, n=1, cutoff=0)
+            raise UsageError(
+                'data_checks.skip, --skip-checks: expected names of checks, which are in '
+                f'docs/tools.md, got {listed([name])}; did you mean {nearest}?'
+            )
     return names
 
 

@@ -120,7 +120,7 @@ class AtomicCheckpointHook(CheckpointHook):
         saved_at: number of steps whose result is in a checkpoint; None before training.
 
     Raises:
-        TypeError: an argument is unknown.
+        TypeError: an argument is unknown, or no number.
         NonFiniteError: weights are NaN or infinite: no checkpoint is written, and none removed.
         SaveError: a checkpoint cannot be written.
     """
@@ -137,6 +137,10 @@ class AtomicCheckpointHook(CheckpointHook):
             kwargs.setdefault('backend_args', older)
         kwargs.setdefault('backend_args', ATOMIC_BACKEND)
         super().__init__(*args, **kwargs)
+        for name in ('interval', 'max_keep_ckpts'):
+            value = getattr(self, name)
+            if not isinstance(value, int):  # MMEngine would compare it after the first epoch
+                raise TypeError(f'{name}: expected a whole number, got {value!r}')
         self.unvalidated: tuple[int, dict[str, Any]] | None = None
         self.saved_at: int | None = None
 

@@ -347,11 +347,14 @@ def test_a_refusal_tells_the_warnings_too(segmentation, ade):
     assert warning.endswith('[suffix]')
 
 
-def test_a_name_that_no_check_has(detection):
-    detection.data_checks = dict(skip=['paddings'])
+@pytest.mark.parametrize(('name', 'nearest'), [('paddings', 'padding'), ('CLASS-COUNT', '')])
+def test_a_name_that_no_check_has(name, nearest, detection):
+    detection.data_checks = dict(skip=['trial', name])
     message = refusal(check_data, detection, ('train',))
-    assert all(name in message for name in CHECKS)
-    assert message.endswith('got paddings')
+    rule = 'data_checks.skip, --skip-checks: expected names of checks, which are in docs/tools.md'
+    start, suggested = message.removesuffix('?').split('; did you mean ')
+    assert start == f'{rule}, got {name}'
+    assert suggested in CHECKS and suggested.startswith(nearest)
 
 
 def copied(colours, tmp_path, classes=('blue', 'green', 'red')):

@@ -253,7 +253,7 @@ def test_run_lengths_that_only_the_evaluation_reads(detection, truth):
     mask = {'counts': '0P`7', 'size': [96, 80]}
     change(truth, lambda annotation: annotation.update(segmentation=mask))
     without_masks(detection)
-    only(errors(detection, ('val',)), 'run-lengths')
+    only(errors(detection, ('val',)), 'evaluator-outlines')
     detection.val_evaluator.metric = 'bbox'
     assert not warnings(detection, ('val',))
 
