@@ -38,6 +38,9 @@ from mmpola.layers import (
     SequenceAttention,
     SoftmaxSequenceAttention,
 )
+from mmpola.layers.attention import LearnedPowerMap, mask_padding
+from mmpola.layers.depthwise import SequenceMixAndGate
+from mmpola.ops import polarity_attention
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'recall'
 Record = dict[str, Any]
@@ -80,6 +83,7 @@ def split(seed: int, number: int, pairs: int) -> Batch:
 
 DIM = 64
 HEADS = 2
+ALPHA = 3
 
 
 class ReluSequenceAttention(EluSequenceAttention):
@@ -89,12 +93,85 @@ class ReluSequenceAttention(EluSequenceAttention):
         return F.relu(x)
 
 
+def elu_features(x: Tensor) -> Tensor:
+    """Return elu(x) + 1."""
+    return F.elu(x) + 1
+
+
+def flatten_features(x: Tensor) -> Tensor:
+    """Return ReLU(x) cubed, with its former norm (FLatten, Han et al., ICCV 2023)."""
+    positive = F.relu(x) + 1e-6
+    cubed = positive**3
+    former_norm = positive.norm(dim=-1, keepdim=True)
+    return cubed * (former_norm / cubed.norm(dim=-1, keepdim=True))
+
+
+class PowerFeatures(nn.Module):
+    """PolaFormer's learned powers of ReLU(x) (E4, E5): one sign instead of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.powers = LearnedPowerMap(DIM, 1, ALPHA)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, 1, N, DIM] to the same shape."""
+        exponent, scale = self.powers(x)
+        return (F.relu(x) / scale[:, None]).pow(exponent[:, None])
+
+
+class OtherFeatures(EluSequenceAttention):
+    """PolaFormer's layer, its gate open, with other features that have no signs.
+
+    One head of all channels reads. So the state has as many numbers as PolaFormer's, whose heads
+    have two features a channel.
+
+    Args:
+        dim, num_heads, length: see `SequenceAttention`; the heads share the convolution.
+        features: a function or a module, [B, 1, N, C] -> the same shape.
+    """
+
+    def __init__(self, dim: int, num_heads: int, length: int, features: Callable[[], Any]) -> None:
+        super().__init__(dim, num_heads, length)
+        self.map = features()
+        self.gate = nn.Linear(dim, dim)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.ones_(self.gate.bias)
+        self.dwc = SequenceMixAndGate(dim // num_heads, 5)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.map(x)
+
+    def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+        """Attend, add the convolved values and multiply by the gate (E14)."""
+        assert valid is not None
+        v = mask_padding(v, ~valid)
+        one_head = [part.flatten(2).unsqueeze(2) for part in (q, k, v)]
+        attended = super().attend(x, *one_head, valid)
+        return self.dwc(attended.unflatten(-1, v.shape[2:]), v, self.gate(x))
+
+
+class BareSequenceAttention(PolaSequenceAttention):
+    """PolaFormer's layer without its convolution and its gate."""
+
+    def __init__(self, dim: int, num_heads: int, length: int) -> None:
+        super().__init__(dim, num_heads, length, alpha=ALPHA)
+        del self.dwc, self.gate
+
+    def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+        """Attend (E1-E8)."""
+        assert valid is not None
+        k = mask_padding(k, ~valid)
+        return polarity_attention(q, k, v, self.feature_map.map_for(q)).flatten(2)
+
+
 def gated(plus: bool, gate_init: str) -> Callable[..., SequenceAttention]:
     """Return PolaFormer's layer, or PolaFormer++'s, with an initial value of its gate."""
-    return partial(PolaSequenceAttention, plus=plus, gate_init=gate_init)
+    return partial(PolaSequenceAttention, plus=plus, alpha=ALPHA, gate_init=gate_init)
 
 
-VARIANTS: dict[str, tuple[str, Callable[..., SequenceAttention]]] = {
+Variants = dict[str, tuple[str, Callable[..., SequenceAttention]]]
+
+VARIANTS: Variants = {
     'softmax': ('softmax', SoftmaxSequenceAttention),
     'elu': ('linear (elu + 1)', EluSequenceAttention),
     'relu': ('linear (ReLU)', ReluSequenceAttention),
@@ -107,12 +184,40 @@ VARIANTS: dict[str, tuple[str, Callable[..., SequenceAttention]]] = {
 }
 """The name of a variant in files -> its name in tables, and its layer."""
 
+GATES = ('pola_kaiming', 'pola_zeros', 'pola_open')
+
+PARTS: Variants = {
+    'bare': (
+        'without convolution and gate',
+        BareSequenceAttention,
+    ),
+    'no_power': (
+        'without the power: exponents of 1',
+        partial(PolaSequenceAttention, alpha=1e-6, gate_init='open'),
+    ),
+    'power': (
+        'without signs: the power of ReLU',
+        partial(OtherFeatures, features=PowerFeatures),
+    ),
+    'flatten': (
+        "with FLatten's features",
+        partial(OtherFeatures, features=lambda: flatten_features),
+    ),
+    'elu_parts': (
+        'with the features elu + 1',
+        partial(OtherFeatures, features=lambda: elu_features),
+    ),
+}
+"""Variants that differ from PolaFormer with an open gate in one thing, as `VARIANTS`."""
+
+LAYERS = {**VARIANTS, **PARTS}
+
 
 class Network(nn.Module):
     """One pre-norm transformer block on sums of two embeddings.
 
     Args:
-        variant: one of VARIANTS.
+        variant: one of LAYERS.
         pairs: of a sequence.
     """
 
@@ -121,7 +226,7 @@ class Network(nn.Module):
         self.key = nn.Embedding(KEYS, DIM)
         self.value = nn.Embedding(VALUES + 1, DIM)  # the last one marks the query
         self.norm1 = nn.LayerNorm(DIM)
-        self.attn = VARIANTS[variant][1](DIM, HEADS, pairs + QUERIES)
+        self.attn = LAYERS[variant][1](DIM, HEADS, pairs + QUERIES)
         self.norm2 = nn.LayerNorm(DIM)
         self.mlp = Mlp(DIM, 2 * DIM)
         self.norm = nn.LayerNorm(DIM)
@@ -141,7 +246,13 @@ class Network(nn.Module):
 
 # ---- A run
 
+LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 RATES = (1e-3, 3e-3, 1e-2)
+"""Of the ladder, the rates that are tried first; more if the best of them is at the end."""
+
+GATE_RATES = (1e-3, 3e-3)
+"""The rates of the comparison of gates with most pairs: each is the choice for one of them."""
+
 CHOICE = 64
 """Pairs of the runs that choose the rate, with the first seed."""
 
@@ -149,7 +260,7 @@ BATCH = 16
 WARM_UP = 100
 EVERY = 100
 LEAST_STEPS = 1500
-MOST_STEPS = 3000
+MOST_STEPS = 10_000
 WINDOW = 1000
 GAIN = 0.5
 """A curve is flat if its last 1,000 steps gain less than these points."""
@@ -181,8 +292,13 @@ def accuracy(network: Network, batch: Batch) -> float:
 
 def is_over(curve: list[tuple[int, float]]) -> bool:
     """Return whether training ends after these points (step, accuracy)."""
+    return curve[-1][0] >= MOST_STEPS or is_flat(curve)
+
+
+def is_flat(curve: list[tuple[int, float]]) -> bool:
+    """Return whether a curve no longer rises, or has reached `ENOUGH`."""
     step, last = curve[-1]
-    if last >= ENOUGH or step >= MOST_STEPS:
+    if last >= ENOUGH:
         return True
     if step < LEAST_STEPS:
         return False
@@ -236,42 +352,79 @@ def load(results: Path = RESULTS) -> dict[str, Record]:
     return records
 
 
-def choice_cases(variant: str) -> list[Case]:
-    """Return the runs that choose a variant's learning rate."""
-    return [Case(variant, CHOICE, rate, SEEDS[0]) for rate in RATES]
+def choice_cases(variant: str, records: dict[str, Record]) -> list[Case]:
+    """Return the runs that choose a variant's learning rate, also those that have yet to run.
+
+    While the best of the rates is the smallest or the largest one, the next one is tried too.
+    """
+    first = LADDER.index(RATES[0])
+    last = LADDER.index(RATES[-1])
+    while True:
+        rates = LADDER[first : last + 1]
+        cases = [Case(variant, CHOICE, rate, SEEDS[0]) for rate in rates]
+        if any(case.name not in records for case in cases):
+            return cases
+        best = best_case(cases, records).rate
+        if best == rates[0] and first > 0:
+            first -= 1
+        elif best == rates[-1] and last < len(LADDER) - 1:
+            last += 1
+        else:
+            return cases
+
+
+def best_case(cases: list[Case], records: dict[str, Record]) -> Case:
+    """Return the run with the best validation accuracy at its end.
+
+    Of runs that reach `ENOUGH`, it is the fastest.
+    """
+
+    def rank(case: Case) -> tuple[float, int]:
+        step, last = records[case.name]['validation'][-1]
+        return min(last, ENOUGH), -step
+
+    return max(cases, key=rank)
 
 
 def chosen_rate(variant: str, records: dict[str, Record]) -> float | None:
-    """Return the best rate; None before all have run.
+    """Return the best rate; None before all have run."""
+    cases = choice_cases(variant, records)
+    if any(case.name not in records for case in cases):
+        return None
+    return best_case(cases, records).rate
 
-    It has the best validation accuracy at the end. Of rates that reach `ENOUGH`, it is the fastest.
-    """
-    ranks = {}
-    for case in choice_cases(variant):
-        if case.name not in records:
-            return None
-        step, last = records[case.name]['validation'][-1]
-        ranks[case.rate] = (min(last, ENOUGH), -step)
-    return max(ranks, key=lambda rate: ranks[rate])
+
+def gate_cases(variant: str) -> list[Case]:
+    """Return the runs that compare one of GATES with the others at equal rates."""
+    return [Case(variant, PAIRS[-1], rate, seed) for rate in GATE_RATES for seed in SEEDS]
+
+
+def cases_of(variant: str, records: dict[str, Record]) -> list[Case]:
+    """Return the runs of a variant that are known to be needed, in their order."""
+    cases = choice_cases(variant, records)
+    rate = chosen_rate(variant, records)
+    if rate is not None:
+        pairs_tried = PAIRS if variant in VARIANTS else PAIRS[-1:]
+        cases += [Case(variant, pairs, rate, seed) for pairs in pairs_tried for seed in SEEDS]
+    if variant in GATES:
+        cases += gate_cases(variant)
+    return list(dict.fromkeys(cases))
 
 
 def run_all() -> None:
-    """Train what has no record yet: first the choice of the rates, then one seed after another."""
-    for case in [case for variant in VARIANTS for case in choice_cases(variant)]:
-        run(case)
-    records = load(RESULTS)
-    for seed in SEEDS:
-        for pairs in PAIRS:
-            for variant in VARIANTS:
-                rate = chosen_rate(variant, records)
-                assert rate is not None
-                run(Case(variant, pairs, rate, seed))
+    """Train what has no record yet, and what a record of fewer steps left rising."""
+    for variant in LAYERS:
+        while True:
+            records = load(RESULTS)
+            left = [case for case in cases_of(variant, records) if not has_ended(case, records)]
+            if not left:
+                break
+            save(train(left[0]), RESULTS)
 
 
-def run(case: Case) -> None:
-    """Train a case and write its record, unless it has one."""
-    if not (RESULTS / f'{case.name}.json').exists():
-        save(train(case), RESULTS)
+def has_ended(case: Case, records: dict[str, Record]) -> bool:
+    """Return whether a case has a record that ended by the rules above."""
+    return case.name in records and is_over(records[case.name]['validation'])
 
 
 # ---- Table and figure
@@ -301,20 +454,71 @@ def steps_to(target: float, record: Record) -> str:
     return '-'
 
 
+def scores(records: list[Record]) -> str:
+    """Return mean and range of the seeds' accuracies, and whether a run was still rising."""
+    missing = '' if len(records) in (0, len(SEEDS)) else f', {len(records)} of {len(SEEDS)} seeds'
+    return cell([record['test'] for record in records]) + rising(records) + missing
+
+
+def rising(records: list[Record]) -> str:
+    """Return ', rising' if training was ended before one of the curves was flat."""
+    if all(is_flat(record['validation']) for record in records):
+        return ''
+    return ', rising'
+
+
 def choice_table(records: dict[str, Record]) -> str:
     """Return the test accuracy and the steps to 90 % of the runs that choose the rates."""
+    choices = {variant: choice_cases(variant, records) for variant in LAYERS}
+    rates = sorted({case.rate for cases in choices.values() for case in cases})
     rows = []
-    for variant, (name, _) in VARIANTS.items():
-        cells = [name]
-        for case in choice_cases(variant):
-            record = records.get(case.name)
-            if record is None:
-                cells.append(NOT_RUN)
-            else:
-                cells.append(f'{record["test"]:.1f} ({steps_to(90, record)})')
-        rows.append(cells)
-    columns = [f'{CHOICE} pairs, first seed', *(f'rate {rate:g}' for rate in RATES)]
+    for variant, (name, _) in LAYERS.items():
+        row = dict.fromkeys(rates, '')
+        for case in choices[variant]:
+            row[case.rate] = NOT_RUN
+            if case.name in records:
+                record = records[case.name]
+                steps = steps_to(90, record)
+                row[case.rate] = f'{record["test"]:.1f}{rising([record])} ({steps})'
+        rows.append([name, *row.values()])
+    columns = [f'{CHOICE} pairs, first seed', *(f'rate {rate:g}' for rate in rates)]
     heading = 'The runs that choose the rate: accuracy, and in parentheses the steps to 90 %.'
+    return f'{heading}\n\n{markdown_table(columns, rows)}'
+
+
+def at_rate(variant: str, rate: float, records: dict[str, Record]) -> list[Record]:
+    """Return the records with most pairs and this rate, by seed."""
+    names = [Case(variant, PAIRS[-1], rate, seed).name for seed in SEEDS]
+    return [records[name] for name in names if name in records]
+
+
+def gate_table(records: dict[str, Record]) -> str:
+    """Return the gates at equal rates, with most pairs: accuracy and steps to 90 %."""
+    rows = []
+    for variant in GATES:
+        cells = [VARIANTS[variant][0]]
+        for rate in GATE_RATES:
+            own = at_rate(variant, rate, records)
+            cells += [scores(own), ' / '.join(steps_to(90, record) for record in own)]
+        rows.append(cells)
+    columns = [f'{PAIRS[-1]} pairs']
+    for rate in GATE_RATES:
+        columns += [f'rate {rate:g}', 'steps to 90 %']
+    return f'The three gates at equal rates.\n\n{markdown_table(columns, rows)}'
+
+
+def parts_table(records: dict[str, Record]) -> str:
+    """Return what PolaFormer's layer reaches with most pairs if one thing is changed."""
+    rows = []
+    for variant in ('pola_open', *PARTS):
+        rate = chosen_rate(variant, records)
+        own = records_of(variant, PAIRS[-1], records)
+        cells = [LAYERS[variant][0], NOT_RUN if rate is None else f'{rate:g}', scores(own)]
+        cells.append(f'{own[0]["parameters"]:,}' if own else '')
+        cells.append(' / '.join(steps_to(90, record) for record in own))
+        rows.append(cells)
+    columns = ['', 'rate', f'{PAIRS[-1]} pairs', 'parameters', 'steps to 90 %']
+    heading = 'One thing is changed in the layer of PolaFormer, open.'
     return f'{heading}\n\n{markdown_table(columns, rows)}'
 
 
@@ -322,30 +526,34 @@ def block(records: dict[str, Record], figure: Path) -> str:
     """Return what docs/results.md says of recall: tables, figure and account of the runs."""
     columns = ['', 'rate', *(f'{pairs} pairs' for pairs in PAIRS), f'steps to 90 %, {CHOICE} pairs']
     rows = []
-    found = 0
-    minutes = sum(record['cpu_minutes'] for record in records.values())
     for variant, (name, _) in VARIANTS.items():
         rate = chosen_rate(variant, records)
         cells = [name, NOT_RUN if rate is None else f'{rate:g}']
         for pairs in PAIRS:
-            own = records_of(variant, pairs, records)
-            found += len(own)
-            seeds = '' if len(own) in (0, len(SEEDS)) else f', {len(own)} of {len(SEEDS)} seeds'
-            cells.append(cell([record['test'] for record in own]) + seeds)
+            cells.append(scores(records_of(variant, pairs, records)))
         steps = [steps_to(90, record) for record in records_of(variant, CHOICE, records)]
         rows.append([*cells, ' / '.join(steps)])
     frequent = [f'{most_frequent(pairs):.1f}' for pairs in PAIRS]
     rows.append(["*the sequence's most frequent value*", '', *frequent, ''])
     rows.append(['*one of the values at random*', '', *[f'{100 / VALUES:.1f}'] * len(PAIRS), ''])
-    total = len(VARIANTS) * len(PAIRS) * len(SEEDS)
-    text = (
-        f'{found} of {total} runs have finished; with those that choose the rate, {len(records)} '
-        f'runs in {minutes:.0f} CPU minutes.'
-    )
-    parts = [markdown_table(columns, rows), choice_table(records)]
-    if found:
+    parts = [markdown_table(columns, rows)]
+    parts += [gate_table(records), parts_table(records), choice_table(records)]
+    if any(at_rate(variant, rate, records) for variant in LAYERS for rate in LADDER):
         parts.append(f'![Recall: accuracy over pairs and over steps]({figure.name})')
-    return '\n\n'.join([*parts, textwrap.fill(text, LINE)])
+    return '\n\n'.join([*parts, textwrap.fill(account(records), LINE)])
+
+
+def account(records: dict[str, Record]) -> str:
+    """Return a sentence on the runs: how many have ended, been cut, are left, their minutes."""
+    needed = {case for variant in LAYERS for case in cases_of(variant, records)}
+    ended = sum(has_ended(case, records) for case in needed)
+    minutes = sum(record['cpu_minutes'] for record in records.values())
+    cut = sum(not is_flat(record['validation']) for record in records.values())
+    return (
+        f'{ended} of {len(needed)} runs have ended by the rules above; of the {len(records)} that '
+        f'have a record, in {minutes:.0f} CPU minutes, {cut} are marked as rising, because they '
+        f'were ended before their curve was flat.'
+    )
 
 
 def draw(records: dict[str, Record], path: Path) -> None:

@@ -536,7 +536,7 @@ def test_a_query_asks_for_the_value_of_one_of_the_keys():
         assert [memory[key] for key in asked.tolist()] == answers.tolist()
 
 
-@pytest.mark.parametrize('variant', recall.VARIANTS)
+@pytest.mark.parametrize('variant', recall.LAYERS)
 def test_queries_read_the_pairs_and_not_each_other(variant):
     torch.manual_seed(0)
     network = recall.Network(variant, pairs=8)
@@ -549,9 +549,10 @@ def test_queries_read_the_pairs_and_not_each_other(variant):
 
 
 def test_training_ends_when_the_curve_is_flat():
-    rising = [(step, step / 100) for step in range(100, 3100, 100)]
+    steps = range(100, recall.MOST_STEPS + 100, 100)
+    rising = [(step, 90 * step / recall.MOST_STEPS) for step in steps]
     assert not recall.is_over(rising[:-1])
-    assert recall.is_over(rising)
+    assert recall.is_over(rising) and not recall.is_flat(rising)
     flat = [(step, 50.0) for step in range(100, 1600, 100)]
     assert not recall.is_over(flat[:-1])
     assert recall.is_over(flat)
@@ -562,10 +563,10 @@ def recall_records(**scores):
     """Return records of 64 pairs at the rate 0.003, which is the best; one score per seed."""
     found = {}
     for variant, values in scores.items():
-        for case in recall.choice_cases(variant):
+        for case in recall.choice_cases(variant, {}):
             found[case.name] = {'test': 1.0, 'cpu_minutes': 1.0, 'validation': [[100, 1.0]]}
         for seed, value in enumerate(values):
-            curve = [[100, 50.0], [200, value]]
+            curve = [[100, 50.0], [200, value], [1500, value]]
             name = recall.Case(variant, 64, 3e-3, seed).name
             found[name] = {'test': value, 'cpu_minutes': 1.0, 'validation': curve}
     return found
@@ -578,8 +579,9 @@ def test_recall_shows_the_rate_that_validation_chose(tmp_path):
     assert lines[2].endswith('| 200 / 200 / 200 |')
     assert '| 60.0, 1 of 3 seeds |' in lines[3] and lines[3].endswith('| - |')
     assert lines[4].startswith('| linear (ReLU) | to be run |')
-    assert '| linear (elu + 1) | 1.0 (-) | 60.0 (-) | 1.0 (-) |' in lines
-    assert lines[-1].startswith('4 of 81 runs have finished')
+    row = '| linear (elu + 1) | 1.0, rising (-) | 60.0 (-) | 1.0, rising (-) |'
+    assert row in lines
+    assert ' have ended by the rules above; of the 8 that have a record, ' in lines[-2]
     recall.draw(found, tmp_path / 'recall.png')
     assert (tmp_path / 'recall.png').stat().st_size > 5000
 
@@ -587,23 +589,45 @@ def test_recall_shows_the_rate_that_validation_chose(tmp_path):
 def test_of_rates_that_solve_the_task_the_fastest_is_chosen():
     curves = {1e-3: [[400, 100.0]], 3e-3: [[200, 99.95]], 1e-2: [[300, 99.9]]}
     found = {}
-    for case in recall.choice_cases('elu'):
+    for case in recall.choice_cases('elu', {}):
         assert recall.chosen_rate('elu', found) is None
         found[case.name] = {'validation': curves[case.rate]}
     assert recall.chosen_rate('elu', found) == 3e-3
 
 
-def test_recall_skips_what_has_a_record(tmp_path, monkeypatch):
-    monkeypatch.setattr(recall, 'RESULTS', tmp_path)
+def train_in_no_time(monkeypatch, folder, best_rate):
+    """Let `recall` write its records; the accuracy falls with a rate's distance."""
     trained = []
 
     def train(case):
         trained.append(case)
-        return {'run': case.name, 'validation': [[100, 100 * case.rate]]}
+        last = 99.9 - abs(math.log(case.rate / best_rate))
+        return {'run': case.name, 'validation': [[100, 0.0], [recall.MOST_STEPS, last]]}
 
+    monkeypatch.setattr(recall, 'RESULTS', folder)
     monkeypatch.setattr(recall, 'train', train)
+    return trained
+
+
+def test_recall_skips_what_has_a_record_that_ended(tmp_path, monkeypatch):
+    trained = train_in_no_time(monkeypatch, tmp_path, 3e-3)
     recall.run_all()
-    assert len(trained) == len(set(trained)) == 9 * (3 + 3 * 3 - 1)
-    assert {case.rate for case in trained if case.pairs == 128} == {1e-2}
+    of_a_variant = 3 + 3 * 3 - 1
+    of_gates = 3  # with 128 pairs, at the rate that was not chosen
+    assert len(trained) == len(set(trained)) == 9 * of_a_variant + 3 * of_gates + 5 * (3 + 3)
     recall.run_all()
-    assert len(trained) == 99
+    assert len(trained) == len(set(trained))
+    record = {'run': trained[0].name, 'validation': [[100, 0.0], [3000, 50.0]]}  # still rising
+    save(record, tmp_path)
+    recall.run_all()
+    assert trained[-1] == trained[0]
+
+
+@pytest.mark.parametrize(('best', 'tried'), [(3e-4, 5), (2e-3, 3), (1e-2, 4), (3e-2, 5)])
+def test_the_best_rate_lies_between_others_that_were_tried(tmp_path, monkeypatch, best, tried):
+    train_in_no_time(monkeypatch, tmp_path, best)
+    monkeypatch.setattr(recall, 'LAYERS', {'elu': recall.LAYERS['elu']})
+    recall.run_all()
+    records = recall.load(tmp_path)
+    assert len(recall.choice_cases('elu', records)) == tried
+    assert abs(math.log(recall.chosen_rate('elu', records) / best)) < 0.6
