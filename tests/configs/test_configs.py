@@ -87,3 +87,13 @@ def assert_no_decay_on_norms_biases_tables_powers_and_scales(model, cfg):
     for name, parameter in model.backbone.named_parameters():
         free = id(parameter) in norms or any(word in name for word in exempt)
         assert (id(parameter) in decayed) != free, name
+
+
+def test_no_image_is_evaluated_with_padding_for_a_larger_one(config):
+    """Attention and GroupNorm read padding, and prediction reads one image at a time."""
+    cfg = Config.fromfile(config)
+    is_classifier = cfg.default_scope == 'mmengine'  # whose images are cropped to one size
+    for split in ('val', 'test'):
+        loader = cfg[f'{split}_dataloader']
+        if loader.batch_size > 1:
+            assert is_classifier or any('size' in step for step in loader.dataset.pipeline)
