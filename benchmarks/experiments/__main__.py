@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.experiments.floors import measure_floors
 from benchmarks.experiments.networks import analyze_networks
-from benchmarks.experiments.plan import EXPERIMENTS, Run, runs_of
+from benchmarks.experiments.plan import EXPERIMENTS, SEEDS, Run, runs_of
 from benchmarks.experiments.report import report
 from benchmarks.experiments.results import collect, save
 from benchmarks.experiments.resume_check import check_resume
@@ -52,6 +52,13 @@ def parse_args() -> argparse.Namespace:
     for key in args.experiments:
         if key not in EXPERIMENTS:
             parser.error(f'EXPERIMENT: expected some of {", ".join(EXPERIMENTS)}, got {key}')
+    if not selected(args):
+        chosen = runs_of(args.experiments or EXPERIMENTS)
+        variants = ', '.join(dict.fromkeys(run.variant for run in chosen))
+        parser.error(
+            f'--variants, --seeds: expected some of {variants} and of the seeds '
+            f'{", ".join(map(str, SEEDS))}, got no run of them'
+        )
     return args
 
 

@@ -54,6 +54,11 @@ class Experiment:
         return self.metrics[0].key.startswith('coco/')
 
     @property
+    def labels_pixels(self) -> bool:
+        """Whether its networks are segmenters, evaluated by KeptIoUMetric."""
+        return self.metrics[0].key == 'mIoU'
+
+    @property
     def rows(self) -> dict[str, str]:
         """Variants and rivals: the name of the runs -> the name in tables."""
         return {**self.variants, **self.rivals}

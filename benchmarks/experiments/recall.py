@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from benchmarks.experiments.figures import panels
 from benchmarks.experiments.plan import SEEDS
-from benchmarks.experiments.results import save
+from benchmarks.experiments.results import write_record
 from benchmarks.experiments.running import CODE, machine
 from benchmarks.experiments.tables import LINE, NOT_RUN, cell
 from benchmarks.records import ROOT, markdown_table, trees
@@ -419,7 +419,7 @@ def run_all() -> None:
             left = [case for case in cases_of(variant, records) if not has_ended(case, records)]
             if not left:
                 break
-            save(train(left[0]), RESULTS)
+            write_record(train(left[0]), RESULTS)
 
 
 def has_ended(case: Case, records: dict[str, Record]) -> bool:

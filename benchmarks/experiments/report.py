@@ -11,11 +11,12 @@ from benchmarks.experiments import recall
 from benchmarks.experiments.figures import COLOURS, panels
 from benchmarks.experiments.floors import load_floors
 from benchmarks.experiments.plan import EXPERIMENTS, SEEDS, STARTS, Experiment
-from benchmarks.experiments.results import RESULTS, Record, load
+from benchmarks.experiments.results import RESULTS, Record, load, load_earlier
 from benchmarks.experiments.tables import (
     LINE,
     NOT_RUN,
     account,
+    earlier_table,
     has_results,
     networks_table,
     records_of,
@@ -99,9 +100,14 @@ def trained_starts(records: dict[str, Record]) -> list[Experiment]:
 
 def starts_block(records: dict[str, Record]) -> str:
     """Return what the page says of a pretrained start: table and figure."""
-    parts = [starts_table([EXPERIMENTS[key] for key in STARTS], records)]
+    experiments = [EXPERIMENTS[key] for key in STARTS]
+    parts = [starts_table(experiments, records)]
+    for experiment in experiments:
+        text = f'{experiment.title}. {verdict(experiment, records)}'
+        parts.append(textwrap.fill(text, LINE))
     if trained_starts(records):
         parts.append(f'![Validation over CPU minutes]({figure_path("e7").name})')
+    parts.append(earlier_table(experiments, load_earlier()))
     return '\n\n'.join(parts)
 
 
@@ -115,8 +121,9 @@ def experiment_block(key: str, experiment: Experiment, records: dict[str, Record
         verdict(experiment, records),
         f'![{alternative}]({figure_path(key).name})',
         account(experiment, records),
+        earlier_table([experiment], load_earlier()),
     ]
-    return '\n\n'.join(parts)
+    return '\n\n'.join(part for part in parts if part)
 
 
 def figure_path(key: str) -> Path:

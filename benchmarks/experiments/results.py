@@ -7,14 +7,19 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.experiments.plan import Run, experiment_of
 from benchmarks.experiments.running import TESTED, newest, read_journal
-from benchmarks.experiments.sampling import standard_error
+from benchmarks.experiments.sampling import AREAS, standard_error
 from benchmarks.records import ROOT
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.checkpoint.write import write_atomically
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'experiments'
+EARLIER = 'earlier.json'
+"""What is left of records that others have replaced."""
+
 Record = dict[str, Any]
 
 MACHINE_KEYS = ('processor', 'python', 'torch', 'mmdet', 'mmsegmentation')
@@ -37,6 +42,9 @@ def collect(run: Run, folder: Path) -> Record:
     error = standard_error(folder / TESTED)
     if error is not None:
         errors[main.title] = error
+    kept = {}
+    if (folder / TESTED / AREAS).exists():
+        kept['areas_of_images'] = np.load(folder / TESTED / AREAS).tolist()
     lines = logged(folder)
     curve = series(lines, main.key, main.scale)
     losses = series(lines, 'loss')
@@ -63,6 +71,7 @@ def collect(run: Run, folder: Path) -> Record:
         'machine': {key: journal[-1].get(key, '') for key in MACHINE_KEYS},
         'validation': curve,
         'loss': losses[:: math.ceil(len(losses) / LOSSES)],
+        **kept,
     }
 
 
@@ -104,7 +113,20 @@ def parameters(checkpoint: Path) -> int:
 
 
 def save(record: Record, results: Path = RESULTS) -> Path:
-    """Write a record, with a list of points on one line."""
+    """Write a record; that of an earlier run of the same name moves to EARLIER.
+
+    So the page shows both.
+    """
+    path = results / f'{record["run"]}.json'
+    if path.exists():
+        replaced = json.loads(path.read_text())
+        if replaced['started'] != record['started']:
+            save_earlier([*load_earlier(results), shortened(replaced)], results)
+    return write_record(record, results)
+
+
+def write_record(record: Record, results: Path) -> Path:
+    """Write a record as RESULTS/RUN.json, with a list of points on one line; return the path."""
     results.mkdir(parents=True, exist_ok=True)
     lines = []
     for key, value in record.items():
@@ -112,6 +134,27 @@ def save(record: Record, results: Path = RESULTS) -> Path:
     path = results / f'{record["run"]}.json'
     write_atomically(path, '{\n' + ',\n'.join(lines) + '\n}\n')
     return path
+
+
+def shortened(record: Record) -> Record:
+    """Return what EARLIER keeps of a record; `note` says how these runs differed, if they did."""
+    short = {key: record[key] for key in ('run', 'variant', 'seed', 'test', 'trees', 'started')}
+    return {**short, 'processor': record['machine']['processor'], 'note': ''}
+
+
+def save_earlier(records: list[Record], results: Path = RESULTS) -> None:
+    """Write the records that others have replaced, one on a line."""
+    lines = ',\n'.join(json.dumps(record) for record in records)
+    write_atomically(results / EARLIER, f'[\n{lines}\n]\n')
+
+
+def load_earlier(results: Path = RESULTS) -> list[Record]:
+    """Return the records that others have replaced, in the order in which that happened."""
+    path = results / EARLIER
+    if not path.exists():
+        return []
+    records: list[Record] = json.loads(path.read_text())
+    return records
 
 
 def load(results: Path = RESULTS) -> dict[str, Record]:

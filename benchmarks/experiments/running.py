@@ -14,7 +14,7 @@ from typing import IO, Any
 import psutil
 
 from benchmarks.experiments.plan import Run, experiment_of
-from benchmarks.experiments.sampling import BOXES
+from benchmarks.experiments.sampling import AREAS, BOXES
 from benchmarks.records import ROOT, processor, trees
 from mmpola.checkpoint.write import write_atomically
 
@@ -87,8 +87,11 @@ def train_and_test(run: Run, folder: Path, options: list[str]) -> bool:
     best = newest(folder, 'best_*.pth')
     command = ['test.py', str(run.config), str(best), '--work-dir', str(folder / TESTED)]
     options = ['--cfg-options', f'randomness.seed={run.seed}', *options]
-    if experiment_of(run.variant).finds_boxes:
+    experiment = experiment_of(run.variant)
+    if experiment.finds_boxes:
         options.append(f'test_evaluator.outfile_prefix={folder / TESTED / BOXES}')
+    if experiment.labels_pixels:
+        options.append(f'test_evaluator.kept={folder / TESTED / AREAS}')
     call([*command, *options], folder)
     return is_finished(folder)
 

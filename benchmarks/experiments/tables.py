@@ -88,29 +88,32 @@ def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
     pairs = list(combinations(ordered, 2))
     apart = []
     gaps = []
-    is_known = True
+    unknown = 0
     for better, worse in pairs:
         error = sampling_error(experiment, [*runs[better], *runs[worse]])
-        is_known = is_known and error is not None
         gap = min(results[better]) - max(results[worse])
-        if gap <= 0:
-            continue
         pair = f'{better} above {worse}'
-        gaps.append(f'{pair} by {gap:.1f}')
-        if error is not None and gap > error:
+        if error is None:
+            unknown += 1
+            if gap > 0:
+                gaps.append(f'{pair} by {gap:.1f}')
+        elif gap > error:
             apart.append(
                 f'{pair} (a gap of {gap:.1f} between the nearest seeds, sampling error {error:.1f})'
             )
     number = counted(len(pairs), 'pair')
-    if not is_known:
-        found = f'with a gap between their nearest seeds: {"; ".join(gaps) or "none"}'
+    found = f'with a gap between their nearest seeds: {"; ".join(gaps) or "none"}'
+    reason = 'because these runs kept no predictions'
+    if unknown == len(pairs):
         text = (
             f'Nothing is told apart by {metric}: the sampling error of the test split is not '
-            f'known, because these runs kept no predictions. {number} compared, {found}.'
+            f'known, {reason}. {number} compared, {found}.'
         )
     else:
-        found = '; '.join(apart) or 'none'
-        text = f'Told apart by {metric}, of {number} compared: {found}.'
+        text = f'Told apart by {metric}, of {number} compared: {"; ".join(apart) or "none"}.'
+        if unknown:
+            pairs_unknown = counted(unknown, 'pair')
+            text += f' Of {pairs_unknown} the sampling error is not known, {reason}; {found}.'
     return textwrap.fill(text, LINE)
 
 
@@ -182,6 +185,32 @@ def starts_table(experiments: Iterable[Experiment], records: dict[str, Record]) 
             rows.append(row)
     for row in rows:
         row += [''] * (len(columns) - len(row))
+    return markdown_table(columns, rows)
+
+
+def earlier_table(experiments: Iterable[Experiment], earlier: Sequence[Record]) -> str:
+    """Return the table of the runs that newer ones have replaced; '' if there are none.
+
+    The runs of one variant, day and code are a set and share a row, with their first metric.
+    """
+    rows = []
+    for experiment in experiments:
+        metric = experiment.metrics[0].title
+        for variant, name in experiment.rows.items():
+            sets: dict[str, list[Record]] = {}
+            for record in earlier:
+                if record['variant'] == variant:
+                    day = record['started'].partition(' ')[0]
+                    sets.setdefault(f'{day} {record["trees"]}', []).append(record)
+            for own in sets.values():
+                scores = [record['test'][metric] for record in own]
+                cells = [f'{experiment.title}, {name}: {metric}', f'{mean(scores):.1f}']
+                cells.append(', '.join(f'{score:.1f}' for score in scores))
+                cells.append(own[0]['started'].partition(' ')[0])
+                rows.append([*cells, own[0]['processor'], own[0]['note']])
+    if not rows:
+        return ''
+    columns = ['runs that were made again', 'mean', 'seeds', 'day', 'machine', 'what was different']
     return markdown_table(columns, rows)
 
 

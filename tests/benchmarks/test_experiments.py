@@ -17,6 +17,7 @@ import benchmarks.records
 from benchmarks.experiments import __main__ as command
 from benchmarks.experiments import networks, recall, report, resume_check, running, tables
 from benchmarks.experiments.class_parts import ClassFoldersPart
+from benchmarks.experiments.kept_areas import KeptIoUMetric
 from benchmarks.experiments.networks import layer_numbers, mean_rows
 from benchmarks.experiments.plan import (
     EXPERIMENTS,
@@ -28,7 +29,7 @@ from benchmarks.experiments.plan import (
     Run,
     runs_of,
 )
-from benchmarks.experiments.results import RESULTS, collect, load, save
+from benchmarks.experiments.results import RESULTS, collect, load, load_earlier, save, write_record
 from benchmarks.experiments.sampling import standard_error
 from benchmarks.records import trees
 from mmpola import PolaPVT
@@ -230,6 +231,17 @@ def test_run_skips_what_has_finished_and_resumes_the_rest(tmp_path, monkeypatch,
     assert {name for name, _ in calls} == {failing.name}
 
 
+def test_a_selection_without_runs_is_refused(monkeypatch, capsys):
+    for words in ('--seeds 3', '--variants no_such_config'):
+        words = ['experiments', 'run', 'e7-raccoons', *words.split()]
+        monkeypatch.setattr(sys, 'argv', words)
+        with pytest.raises(SystemExit) as refusal:
+            command.main()
+        assert refusal.value.code == 2
+        expected = 'expected some of raccoons, raccoons_random and of the seeds 0, 1, 2, got no run'
+        assert expected in capsys.readouterr().err
+
+
 def test_the_journal_says_how_a_script_ended(tmp_path):
     assert running.call(['train.py', 'no_such_config.py'], tmp_path) != 0
     (entry,) = running.read_journal(tmp_path)
@@ -321,6 +333,36 @@ def test_runs_that_kept_their_boxes_are_told_apart_by_ap():
     )
 
 
+def test_pairs_without_a_sampling_error_are_counted_beside_the_others():
+    found = records(a=A, b=[46.0, 47.0, 44.0], c=[1.0, 2.0, 3.0])
+    for name, record in found.items():
+        if not name.startswith('c'):
+            record['standard_error'] = {'AP': 1.0}
+    text = ' '.join(tables.verdict(ONE, found).split())
+    assert text == (
+        'Told apart by AP, of 3 pairs compared: A above B (a gap of 3.0 between the nearest seeds, '
+        'sampling error 1.4). Of 2 pairs the sampling error is not known, because these runs kept '
+        'no predictions; with a gap between their nearest seeds: A above C by 47.0; B above C by '
+        '41.0.'
+    )
+
+
+def test_a_run_that_is_made_again_leaves_the_earlier_one_on_the_page(tmp_path):
+    earlier = records(a=[50.0, 51.0], b=[7.0])
+    again = records(a=[48.0, 49.0])
+    for day, found in enumerate((earlier, again), start=1):
+        for name, record in found.items():
+            variant, seed = name.split('-')
+            started = f'2026-11-0{day} 10:00:0{seed}'
+            record.update(run=name, variant=variant, seed=int(seed), started=started)
+            save(record, tmp_path)
+            save(record, tmp_path)  # collected twice
+    assert load(tmp_path)['a-0']['test'] == {'AP': 48.0}
+    rows = tables.earlier_table([ONE], load_earlier(tmp_path)).splitlines()
+    assert rows[2:] == ['| an experiment, A: AP | 50.5 | 50.0, 51.0 | 2026-11-01 | a CPU |  |']
+    assert tables.earlier_table([ONE], []) == ''
+
+
 def write_boxes(folder, found):
     """Write what a test keeps of photographs with one object each, of which these are found."""
     boxes = {'category_id': 0, 'bbox': [0, 0, 10, 10]}
@@ -343,6 +385,24 @@ def test_the_standard_error_of_ap_is_that_of_other_photographs(tmp_path):
     assert standard_error(tmp_path) == 0
     write_boxes(tmp_path, [True, False] * 50)  # AP is the share that is found
     assert standard_error(tmp_path) == pytest.approx(100 * math.sqrt(0.25 / 100), rel=0.1)
+
+
+def test_the_standard_error_of_miou_is_that_of_other_photographs(tmp_path):
+    """Two classes, of which every image has as many pixels; one is found in half of the images."""
+    metric = KeptIoUMetric(kept=str(tmp_path / 'areas.npy'))
+    metric.dataset_meta = {'classes': ('sky', 'road')}
+    truth = torch.tensor([[[0, 1]]])
+    for number in range(100):
+        found = truth if number % 2 else torch.zeros_like(truth)
+        sample = {'pred_sem_seg': {'data': found}, 'gt_sem_seg': {'data': truth}}
+        metric.process({}, [sample])
+    assert metric.evaluate(100)['mIoU'] == pytest.approx(100 * (2 / 3 + 1 / 2) / 2, abs=0.01)
+    agreed, either = np.load(tmp_path / 'areas.npy').sum(0)
+    assert agreed.tolist() == [100, 50] and either.tolist() == [150, 100]
+    # With a share p of found roads, IoU is 1 / (2 - p) and p: its derivative at p = 1/2 is
+    # (4/9 + 1) / 2, and p has a standard error of sqrt(p (1 - p) / 100).
+    expected = 100 * (4 / 9 + 1) / 2 * math.sqrt(0.25 / 100)
+    assert standard_error(tmp_path) == pytest.approx(expected, rel=0.1)
 
 
 def test_standard_errors_are_a_row_of_the_table_of_starts():
@@ -618,7 +678,7 @@ def test_recall_skips_what_has_a_record_that_ended(tmp_path, monkeypatch):
     recall.run_all()
     assert len(trained) == len(set(trained))
     record = {'run': trained[0].name, 'validation': [[100, 0.0], [3000, 50.0]]}  # still rising
-    save(record, tmp_path)
+    write_record(record, tmp_path)
     recall.run_all()
     assert trained[-1] == trained[0]
 

@@ -5,7 +5,9 @@ Void, which CamVid stores as label 11, counts neither in the loss nor in the met
 
 _base_ = '../../../configs/semantic_fpn_pola_swin_small.py'
 
-custom_imports = dict(imports=['mmpola', 'benchmarks.experiments.baselines'])
+custom_imports = dict(
+    imports=['mmpola', 'benchmarks.experiments.baselines', 'benchmarks.experiments.kept_areas']
+)
 
 void = 11
 classes = (
@@ -66,7 +68,7 @@ test_dataloader = dict(
     dataset=dict(**dataset, data_prefix=dict(img_path='test', seg_map_path='testannot')),
 )
 val_evaluator = dict(ignore_index=void)
-test_evaluator = dict(ignore_index=void)
+test_evaluator = dict(type='KeptIoUMetric', ignore_index=void)
 
 default_hooks = dict(checkpoint=dict(interval=250))
 randomness = dict(seed=0)
