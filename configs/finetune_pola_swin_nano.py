@@ -7,9 +7,9 @@ A classifier that learns small photographs in minutes of one CPU core:
 Needs data/finetune/train and data/finetune/val with one folder per class. Photographs are read at
 96 x 96 pixels, which `crop` sets. docs/pretrain.md describes data and options.
 
-All layers learn at one rate, because a network this small has much to learn anew. On the validation
-split of 2,062 photographs of digits shown by hand (one seed), top-1 is 95.2; 89.7 if each block
-learns at 0.8 times the rate of the next; 78.7 if the rate is 5e-4 too, as for larger networks.
+All layers learn at one rate, because a network this small has much to learn anew. On 2,062
+photographs of digits shown by hand, top-1 of the test split is 97.4 (three seeds,
+docs/results.md).
 """
 
 _base_ = './_base_/finetune.py'

@@ -5,8 +5,9 @@
     python tools/dev/collect_photographs.py data/photographs/train
     python tools/train.py configs/pretrain_pola_pvt_nano.py
 
-The network learns the logits of EfficientNet-Lite0, from random weights; its weights come with
-mmpola. About 15 hours of one CPU core (OMP_NUM_THREADS=1). Validation needs one photograph of each
+The network learns the logits of EfficientNet-Lite0, from random weights: about 15 hours of one CPU
+core (OMP_NUM_THREADS=1). The weights that come with mmpola had 16,400 steps, from parts of
+pola_swin_nano (docs/weights.md). Validation needs one photograph of each
 class of ImageNet as data/photographs/val/WORDNET_ID/NAME.JPEG, for example those of
 https://github.com/EliSchwartz/imagenet-sample-images.
 """

@@ -145,8 +145,8 @@ class OtherFeatures(EluSequenceAttention):
         """Attend, add the convolved values and multiply by the gate (E14)."""
         assert valid is not None
         v = mask_padding(v, ~valid)
-        one_head = [part.flatten(2).unsqueeze(2) for part in (q, k, v)]
-        attended = super().attend(x, *one_head, valid)
+        whole_q, whole_k, whole_v = (part.flatten(2).unsqueeze(2) for part in (q, k, v))
+        attended = super().attend(x, whole_q, whole_k, whole_v, valid)
         return self.dwc(attended.unflatten(-1, v.shape[2:]), v, self.gate(x))
 
 

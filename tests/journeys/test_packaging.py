@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from tests.helpers.configs import TINY, TINY_SEGMENTATION, config_files
 
 pytestmark = pytest.mark.slow
 
-SOURCE = ('mmpola', 'configs', 'tools', 'docs', 'tests')
+SOURCE = ('mmpola', 'benchmarks', 'configs', 'tools', 'docs', 'tests')
 REPOSITORY_ONLY = {'install.sh', 'quickstart.sh', 'run_tests.sh', 'dev'}
 OFFLINE = ('--disable-pip-version-check', '--no-deps', '--no-build-isolation', '--no-index')
 
@@ -55,12 +56,19 @@ def source(root, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def wheel(source, tmp_path_factory):
-    """The wheel that is built from the source distribution, as PyPI's users may do it."""
-    folder = tmp_path_factory.mktemp('wheel')
+def archive(source, tmp_path_factory):
+    """The source distribution."""
+    folder = tmp_path_factory.mktemp('archive')
     build = f'from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})'
     run(sys.executable, '-c', build, cwd=source)
-    (archive,) = folder.glob('*.tar.gz')
+    (path,) = folder.glob('*.tar.gz')
+    return path
+
+
+@pytest.fixture(scope='module')
+def wheel(archive, tmp_path_factory):
+    """The wheel that is built from the source distribution, as PyPI's users may do it."""
+    folder = tmp_path_factory.mktemp('wheel')
     run(sys.executable, '-m', 'pip', 'wheel', *OFFLINE, archive, cwd=folder)
     (path,) = folder.glob('*.whl')
     return path
@@ -117,6 +125,22 @@ def project(tmp_path):
     return folder
 
 
+def test_the_source_distribution_has_every_file_of_scripts_and_pages(archive, source):
+    """Scripts read tables and lists, and pages link to them."""
+    with tarfile.open(archive) as packed:
+        content = {name.partition('/')[2] for name in packed.getnames()}
+    absent = []
+    for folder in ('benchmarks', 'configs', 'docs', 'tools'):
+        for path in (source / folder).rglob('*'):
+            hidden = any(
+                part.startswith(('.', '_build')) for part in path.relative_to(source).parts
+            )
+            name = path.relative_to(source).as_posix()
+            if path.is_file() and not hidden and name not in content:
+                absent.append(name)
+    assert absent == []
+
+
 def test_the_wheel_contains_configs_scripts_and_the_model_index(wheel, root):
     with zipfile.ZipFile(wheel) as archive:
         content = set(archive.namelist())
@@ -126,7 +150,8 @@ def test_the_wheel_contains_configs_scripts_and_the_model_index(wheel, root):
     expected = {
         path.relative_to(root).as_posix()
         for path in sources
-        if path.suffix in ('.py', '.sh', '.yml', '.md') and not REPOSITORY_ONLY & set(path.parts)
+        if path.suffix in ('.py', '.sh', '.yml', '.md', '.csv')
+        and not REPOSITORY_ONLY & set(path.parts)
     }
     inside = {
         name.removeprefix('mmpola/.mim/') for name in content if name.startswith('mmpola/.mim/')
