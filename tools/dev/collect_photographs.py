@@ -3,12 +3,15 @@
     python tools/dev/collect_photographs.py                 # print the sources and their terms
     python tools/dev/collect_photographs.py photographs     # collect them
     python tools/dev/collect_photographs.py photographs --only imagenette caltech101
+    python tools/dev/collect_photographs.py photographs --table tools/dev/everyday_photographs.csv \
+        --longer-side 480                                   # those that a detector learns from
 
-photographs.csv beside this script names the sources: public Git repositories, each at one commit,
-about 7 GB to download. The photographs whose path matches a source's pattern go to
-FOLDER/SOURCE/HASH.jpg: upright, RGB, the shorter side at most 192 pixels. Left out are pictures
-with a shorter side below 64, files of 4 MiB and more, files that an earlier source has too, and
-what photographs_left_out.txt names: pictures of data sets that the networks are tested on.
+photographs.csv beside this script, or another table, names the sources: public Git repositories,
+each at one commit, about 7 GB to download. The photographs whose path matches a source's pattern
+go to FOLDER/SOURCE/HASH.jpg: upright, RGB, the shorter side at most 192 pixels (for a detector,
+--longer-side limits the longer side instead). Left out are pictures with a shorter side below 64,
+files of 4 MiB and more, files that an earlier source has too, and what photographs_left_out.txt
+names: pictures of data sets that the networks are tested on.
 
 A source that cannot be reached costs one line. Run the command again to continue: sources that are
 complete are skipped. FOLDER/READY counts the photographs of the complete ones.
@@ -80,24 +83,30 @@ def contents(folder: Path, names: Path) -> Iterator[tuple[str, bytes]]:
                 process.stdout.read(1)  # the end of the line
 
 
-def shrink(data: bytes) -> Image.Image | None:
-    """Return a photograph at the size that is kept, or None for one that is left out."""
+def shrink(data: bytes, longer_side: int | None) -> Image.Image | None:
+    """Return a photograph at the size that is kept, or None for one that is left out.
+
+    The longer side is then at most `longer_side` pixels; without it, the shorter one SHORTER_SIDE.
+    """
     try:
         picture: Image.Image = Image.open(io.BytesIO(data))
         if min(picture.size) < SMALLEST_SIDE or len(data) >= LARGEST_FILE:
             return None
-        picture.draft('RGB', (2 * SHORTER_SIDE, 2 * SHORTER_SIDE))  # decodes a JPEG faster
+        twice = 2 * (longer_side or SHORTER_SIDE)
+        picture.draft('RGB', (twice, twice))  # decodes a JPEG faster
         picture = ImageOps.exif_transpose(picture).convert('RGB')
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # none, or damaged
         return None
     factor = SHORTER_SIDE / min(picture.size)
+    if longer_side is not None:
+        factor = longer_side / max(picture.size)
     if factor < 1:
         size = (round(picture.width * factor), round(picture.height * factor))
         picture = picture.resize(size, Image.Resampling.BICUBIC)
     return picture
 
 
-def collect(source: Source, git_folder: Path, folder: Path) -> None:
+def collect(source: Source, git_folder: Path, folder: Path, longer_side: int | None) -> None:
     """Write a source's photographs; their folder gets its name when it is complete."""
     known = set(LEFT_OUT.read_text().split()) | {path.stem for path in folder.glob('*/*.jpg')}
     names = [name for name in hashes(source, git_folder) if name not in known]
@@ -106,7 +115,7 @@ def collect(source: Source, git_folder: Path, folder: Path) -> None:
     listed = part / 'names'
     listed.write_text('\n'.join(names))
     for name, data in tqdm(contents(git_folder, listed), source['name'], len(names)):
-        picture = shrink(data)
+        picture = shrink(data, longer_side)
         if picture is not None:
             picture.save(part / f'{name}.jpg', quality=88)
     listed.unlink()
@@ -133,13 +142,18 @@ def show_terms(sources: list[Source]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Collect the sources of the table, or print it if no folder is given."""
-    with TABLE.open(newline='') as file:
-        sources = {row['name']: row for row in csv.DictReader(file)}
     parser = argparse.ArgumentParser()
     parser.add_argument('folder', type=Path, nargs='?', help='where the photographs go')
-    parser.add_argument('--only', nargs='+', choices=sources, default=sources, metavar='SOURCE')
+    parser.add_argument('--table', type=Path, default=TABLE, help='the sources')
+    parser.add_argument('--only', nargs='+', metavar='SOURCE')
+    parser.add_argument('--longer-side', type=int, help='pixels at most, instead of the shorter')
     parser.add_argument('--mirror', type=Path, help='folder of repositories, as OWNER+NAME/repo')
     options = parser.parse_args(arguments)
+    with options.table.open(newline='') as file:
+        sources = {row['name']: row for row in csv.DictReader(file)}
+    for name in options.only or ():
+        if name not in sources:
+            parser.error(f'--only: expected some of {", ".join(sources)}, got {name}')
     if options.folder is None:
         show_terms(list(sources.values()))
         return
@@ -147,11 +161,12 @@ def main(arguments: list[str] | None = None) -> None:
     for interrupted in options.folder.glob('*.part'):
         shutil.rmtree(interrupted)
     for name, source in sources.items():
-        if name not in options.only or (options.folder / name).is_dir():
+        if name not in (options.only or sources) or (options.folder / name).is_dir():
             continue
         fetched = options.folder / 'git.part'
         try:
-            collect(source, bring(source, fetched, options.mirror), options.folder)
+            git_folder = bring(source, fetched, options.mirror)
+            collect(source, git_folder, options.folder, options.longer_side)
         except subprocess.CalledProcessError as error:
             print(f'{name}: {source["repository"]} is left out: {error.stderr.strip()}')
         shutil.rmtree(fetched, ignore_errors=True)
