@@ -15,11 +15,11 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.kernels import check_gpu, different_gpus, table
+from mmpola.kernels.check import all_cases
+from mmpola.kernels.gate import check_gpu, different_gpus, table
+from mmpola.kernels.record import MEASURED_TOKENS, record_key, record_path
 from mmpola.messages import UsageError, run_main
 from mmpola.ops import triton as backend
-from mmpola.ops.kernel_check import all_cases
-from mmpola.ops.kernel_record import MEASURED_TOKENS, record_key, record_path
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ from mmpola.engine.config import (
 from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
-from mmpola.kernels import ensure_checked
+from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import UsageError, counted, first_line, run_main
 from mmpola.read_image import check_outputs, find_images
 

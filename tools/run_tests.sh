@@ -12,8 +12,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-FAST=(tests/ops tests/layers tests/checkpoint tests/backbones/test_weight_names.py tests/backbones/test_arguments.py)
-FAST+=(tests/backbones/test_golden.py)
+FAST=(tests/ops tests/kernels tests/layers tests/checkpoint tests/backbones/test_weight_names.py)
+FAST+=(tests/backbones/test_arguments.py tests/backbones/test_golden.py)
 
 case "${1:-}" in
     -h | --help)
@@ -32,7 +32,7 @@ run() { .venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-
 kernels() {
     echo "[tests] job 1 of 2: kernels in Triton's interpreter"
     # NumPy, which interprets the kernels, warns of log2(0) and overflows; they are intended.
-    TRITON_INTERPRET=1 run -W ignore::RuntimeWarning -m kernels --dist worksteal tests/ops
+    TRITON_INTERPRET=1 run -W ignore::RuntimeWarning -m kernels --dist worksteal tests/ops tests/kernels
 }
 
 status=0

@@ -33,7 +33,7 @@ from mmpola.engine.processes import place
 from mmpola.engine.train import evaluate
 from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
-from mmpola.kernels import ensure_checked
+from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import run_main
 
 

@@ -33,7 +33,7 @@ from mmpola.engine.resume import AUTO, decide_resume
 from mmpola.engine.train import locked, train
 from mmpola.engine.validate import validate_config
 from mmpola.environment import mmcv_problem
-from mmpola.kernels import ensure_checked
+from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import run_main
 
 

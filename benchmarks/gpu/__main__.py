@@ -102,7 +102,7 @@ def measure_all(
         RuntimeError: no process can start, or somebody has stopped one.
     """
     from benchmarks.gpu.stages import measure
-    from mmpola.child_processes import started
+    from mmpola.kernels.child_processes import started
 
     record = read_record(folder, key)
     wanted = {}
@@ -148,11 +148,11 @@ def number_of_children(dry_run: bool) -> int:
     """Return how many processes compile side by side."""
     import torch
 
-    from mmpola import kernels
+    from mmpola.kernels import gate
 
     if dry_run:
         return 2
-    return kernels.number_of_children(torch.device('cuda'), BYTES_PER_CHILD)
+    return gate.number_of_children(torch.device('cuda'), BYTES_PER_CHILD)
 
 
 def is_of(row: Row, wanted: Row) -> bool:

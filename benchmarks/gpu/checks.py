@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.records import Row
-from mmpola.ops.kernel_check import DTYPES, check
+from mmpola.kernels.check import DTYPES, check
 
 Arguments = dict[str, Any]
 

@@ -17,9 +17,9 @@ import torch._inductor.config
 from benchmarks.gpu import networks, operator, sweep
 from benchmarks.gpu.checks import check_row
 from benchmarks.records import Row
-from mmpola.child_processes import serve
+from mmpola.kernels.check import is_usable
+from mmpola.kernels.child_processes import serve
 from mmpola.messages import first_line
-from mmpola.ops.kernel_check import is_usable
 
 COMPILE: dict[str, Callable[[Row, str, bool], None]] = {
     'compile networks': networks.compile_network,

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from benchmarks.gpu import networks, operator, sweep
 from benchmarks.records import Row
-from mmpola.child_processes import Child, share
+from mmpola.kernels.child_processes import Child, share
 
 COMPILED_VARIANTS: dict[str, Callable[[Row, bool], list[str]]] = {
     'networks': networks.compiled_variants,

@@ -243,7 +243,7 @@ def _choose_automatically(inputs: Inputs, device: torch.device) -> Backend:
 
 def _log_once(backend: Backend, reasons: list[str]) -> None:
     """Log why 'auto' does not use a backend, each reason once per process."""
-    from mmpola.ops.kernel_record import log_once  # imports torch._dynamo: slow
+    from mmpola.kernels.record import log_once  # imports torch._dynamo: slow
 
     for reason in reasons:
         log_once(f"backend='auto' does not use {backend.name!r}: {reason}")

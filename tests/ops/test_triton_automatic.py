@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mmpola.kernels import record
 from mmpola.ops import (
     ExpMap,
     PowerMap,
     api,
     available_backends,
-    kernel_record,
     mix_and_gate,
     polarity_attention,
 )
@@ -26,7 +26,7 @@ def _trusted(monkeypatch):
     triton, plain = api.BACKENDS
     trusted = replace(triton, device_type=DEVICE, distrusted=lambda inputs: [])
     monkeypatch.setattr(api, 'BACKENDS', (trusted, plain))
-    monkeypatch.setattr(kernel_record, '_logged', set())
+    monkeypatch.setattr(record, '_logged', set())
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from mmpola.ops import kernel_check, mix_and_gate
+from mmpola.kernels import check
+from mmpola.ops import mix_and_gate
 from tests.helpers.attention import DEVICE, attend, draw_leaves, results
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
@@ -49,7 +50,7 @@ CASES = {
 def test_results_are_reproducible_and_within_the_budget(name, dtype):
     """Output and every gradient, twice with equal bits, in memory full of NaN."""
     dim, arguments = CASES[name]
-    row = kernel_check.check(torch.device(DEVICE), dtype, dim, arguments, allowed=1)
+    row = check.check(torch.device(DEVICE), dtype, dim, arguments, allowed=1)
     assert row['failure'] == ''
 
 

@@ -108,13 +108,13 @@ def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
 
 def distrusted(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
     """Return why `backend='auto'` does not use the kernels: what `mmpola gpu` has found."""
-    from mmpola.ops import kernel_record  # imports torch._dynamo: slow
+    from mmpola.kernels import record  # imports torch._dynamo: slow
 
-    return kernel_record.distrusted(inputs)
+    return record.distrusted(inputs)
 
 
 def _too_low_capability(device: torch.device | None) -> str:
-    from mmpola.ops.kernel_record import too_low_capability  # imports torch._dynamo: slow
+    from mmpola.kernels.record import too_low_capability  # imports torch._dynamo: slow
 
     return too_low_capability(device, LOWEST_CAPABILITY)
 

@@ -15,10 +15,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
-from mmpola.checkpoint.write import write_atomically
-from mmpola.child_processes import Row, share, started
-from mmpola.ops import triton as triton_backend
-from mmpola.ops.kernel_check import (
+from mmpola.kernels.check import (
     DTYPES,
     HEAD_DIMS,
     NETWORK_HEAD_DIMS,
@@ -27,15 +24,17 @@ from mmpola.ops.kernel_check import (
     case_of,
     row_of,
 )
-from mmpola.ops.kernel_record import (
+from mmpola.kernels.child_processes import Row, share, started
+from mmpola.kernels.record import (
     float32_name,
     read_record,
     record_key,
     record_path,
     rows_by_case,
 )
+from mmpola.ops import triton as triton_backend
 
-COMMAND = (sys.executable, '-m', 'mmpola.ops.kernel_check')
+COMMAND = (sys.executable, '-m', 'mmpola.kernels.check')
 """The child process."""
 
 LONGEST_CASE = 300.0
@@ -113,8 +112,9 @@ def check_gpu(device: torch.device, cases: list[Case], again: bool = False) -> l
 
 def write_record(path: Path, key: dict[str, str], rows: list[Row]) -> None:
     """Replace the file of a record; `backend='auto'` follows it from now on."""
-    content = json.dumps({'key': key, 'rows': rows}, indent=1) + '\n'
-    write_atomically(path, content)
+    partial = path.with_suffix('.partial')
+    partial.write_text(json.dumps({'key': key, 'rows': rows}, indent=1) + '\n')
+    partial.replace(path)
     rows_by_case.cache_clear()
 
 

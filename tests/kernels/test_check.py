@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from mmpola.ops import kernel_check
-from mmpola.ops.kernel_check import Case
-from mmpola.ops.kernel_record import MEASURED_TOKENS
+from mmpola.kernels import check
+from mmpola.kernels.check import Case
+from mmpola.kernels.record import MEASURED_TOKENS
 
 
 def unwritten(right):
@@ -34,23 +34,23 @@ def unwritten(right):
 )
 def test_a_check_finds_kernels_that_are(kernels, failure, monkeypatch):
     monkeypatch.setattr(
-        kernel_check, 'polarity_attention_triton', kernels(kernel_check.polarity_attention_chunked)
+        check, 'polarity_attention_triton', kernels(check.polarity_attention_chunked)
     )
-    arguments = {**kernel_check.POWER, 'batch': 1, 'queries': 9, 'keys': 9}
+    arguments = {**check.POWER, 'batch': 1, 'queries': 9, 'keys': 9}
     device = torch.device('cpu')
-    row = kernel_check.check(device, 'float32', 8, arguments, allowed=10.0)
+    row = check.check(device, 'float32', 8, arguments, allowed=10.0)
     assert row['failure'].startswith(failure) if failure else row['failure'] == ''
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize('operator', kernel_check.CHECKED)
+@pytest.mark.parametrize('operator', check.CHECKED)
 def test_the_kernels_pass(operator):
     """In Triton's interpreter on the CPU, or on a GPU."""
     is_interpreted = not torch.cuda.is_available()
     device = torch.device('cpu' if is_interpreted else 'cuda')
-    row = kernel_check.row_of(Case(operator, 16, 'float16'))
-    for task in kernel_check.TASKS:
-        row = kernel_check.run_task(task, device, row, is_interpreted)
+    row = check.row_of(Case(operator, 16, 'float16'))
+    for task in check.TASKS:
+        row = check.run_task(task, device, row, is_interpreted)
         assert row['failure'] == ''
     assert list(row['speedup']) == [str(tokens) for tokens in MEASURED_TOKENS]
     assert min(row['speedup'].values()) > 0
@@ -60,9 +60,9 @@ def test_a_case_that_raises_is_a_row(monkeypatch):
     def fail(*arguments):
         raise ValueError('no such instruction\nof this GPU')
 
-    monkeypatch.setattr(kernel_check, 'check', fail)
-    row = kernel_check.row_of(Case('exp', 32, 'bfloat16'))
-    row = kernel_check.run_task('check kernels', torch.device('cpu'), row, True)
+    monkeypatch.setattr(check, 'check', fail)
+    row = check.row_of(Case('exp', 32, 'bfloat16'))
+    row = check.run_task('check kernels', torch.device('cpu'), row, True)
     assert row['failure'] == 'ValueError: no such instruction'
     assert row['speedup'] == {}
 
@@ -71,9 +71,9 @@ def test_a_case_that_raises_is_a_row(monkeypatch):
 def test_a_timed_step_draws_no_numbers(operator, monkeypatch):
     """A GPU would wait for them, and the speedup would be nearly 1."""
     device = torch.device('cpu')
-    arguments = kernel_check.CHECKED[operator][0]
-    sizes = kernel_check.sizes_of(arguments, is_tiny=True)
-    problem = kernel_check.draw(device, torch.float32, 16, arguments | sizes)
+    arguments = check.CHECKED[operator][0]
+    sizes = check.sizes_of(arguments, is_tiny=True)
+    problem = check.draw(device, torch.float32, 16, arguments | sizes)
     monkeypatch.setattr(torch, 'randn', lambda *size, **options: pytest.fail('drawn'))
-    _, plain = kernel_check.functions_of(arguments)
-    assert kernel_check.time_step(plain, problem, device) > 0
+    _, plain = check.functions_of(arguments)
+    assert check.time_step(plain, problem, device) > 0

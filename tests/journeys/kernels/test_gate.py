@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmpola import kernels
-from mmpola.ops import kernel_record
+from mmpola.kernels import gate, record
+from mmpola.kernels.check import Case, all_cases, case_of
 from mmpola.ops import triton as triton_backend
-from mmpola.ops.kernel_check import Case, all_cases, case_of
 from tests.helpers.processes import environment
 
 CASES = all_cases()
@@ -55,8 +54,8 @@ def child(monkeypatch, tmp_path):
         log = tmp_path / 'log'
         script = tmp_path / 'child.py'
         script.write_text(CHILD.format(log=str(log), fault=textwrap.indent(fault, '    ')))
-        monkeypatch.setattr(kernels, 'COMMAND', (sys.executable, str(script)))
-        monkeypatch.setattr(kernels, 'number_of_children', lambda device: number)
+        monkeypatch.setattr(gate, 'COMMAND', (sys.executable, str(script)))
+        monkeypatch.setattr(gate, 'number_of_children', lambda device: number)
         log.write_text('')
         return log
 
@@ -67,7 +66,7 @@ def child(monkeypatch, tmp_path):
 def _gpu(monkeypatch, tmp_path):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device: 'Some GPU')
-    kernel_record.rows_by_case.cache_clear()
+    record.rows_by_case.cache_clear()
 
 
 def at(*numbers):
@@ -78,7 +77,7 @@ def at(*numbers):
 
 def check(cases=CASES):
     """Check cases; return their rows in the order of CASES."""
-    rows = list(kernels.run_check(DEVICE, cases))
+    rows = list(gate.run_check(DEVICE, cases))
     return sorted(rows, key=lambda row: CASES.index(case_of(row)))
 
 
@@ -88,13 +87,13 @@ def failures(rows):
 
 def written():
     """The rows of the record in the cache folder."""
-    key = kernel_record.record_key(DEVICE)
-    return kernel_record.read_record(key)
+    key = record.record_key(DEVICE)
+    return record.read_record(key)
 
 
 def test_each_case_is_a_row_and_networks_come_first(child):
     log = child()
-    rows = list(kernels.run_check(DEVICE, CASES))
+    rows = list(gate.run_check(DEVICE, CASES))
     assert [case_of(row) for row in rows] == CASES
     assert not failures(rows)
     lines = log.read_text().splitlines()
@@ -159,7 +158,7 @@ def test_other_output_is_no_row(child):
 
 
 def test_a_process_that_hangs_is_ended(child, monkeypatch):
-    monkeypatch.setattr(kernels, 'LONGEST_CASE', 3.0)
+    monkeypatch.setattr(gate, 'LONGEST_CASE', 3.0)
     child(f'if {at(13)}:\n    time.sleep(600)')
     assert failures(check(CASES[:16])) == {13: 'the process ended with status -9'}
 
@@ -185,17 +184,17 @@ def test_a_check_that_is_stopped_says_nothing_about_the_kernels(name, child):
     child(f'if {at(3)}:\n    signal.signal(signal.SIGINT, signal.SIG_DFL)\n'
           f'    os.kill(os.getpid(), signal.{name})')  # fmt: skip
     with pytest.raises(RuntimeError, match='a process was stopped'):
-        kernels.check_gpu(DEVICE, CASES)
+        gate.check_gpu(DEVICE, CASES)
     assert not failures(written() or [])
 
 
 def test_an_interrupted_check_goes_on_where_it_was(child):
     log = child(f'if {at(40)}:\n    os.kill(os.getpid(), signal.SIGTERM)')
     with pytest.raises(RuntimeError, match='a process was stopped'):
-        kernels.check_gpu(DEVICE, CASES)
+        gate.check_gpu(DEVICE, CASES)
     assert [case_of(row) for row in written()] == CASES[:16]
     log = child()
-    rows = kernels.check_gpu(DEVICE, CASES)
+    rows = gate.check_gpu(DEVICE, CASES)
     assert [case_of(row) for row in rows] == CASES
     assert written() == rows
     assert sum(line.startswith('check') for line in log.read_text().splitlines()) == 44
@@ -210,11 +209,11 @@ def test_a_row_is_written_when_it_is_known(child, monkeypatch):
     )
     program = (
         'import torch\n'
-        'from mmpola import kernels\n'
+        'from mmpola.kernels import gate\n'
         "torch.cuda.get_device_name = lambda device: 'Some GPU'\n"
-        f'kernels.COMMAND = {kernels.COMMAND!r}\n'
-        'kernels.number_of_children = lambda device: 2\n'
-        "kernels.check_gpu(torch.device('cpu'), kernels.all_cases())\n"
+        f'gate.COMMAND = {gate.COMMAND!r}\n'
+        'gate.number_of_children = lambda device: 2\n'
+        "gate.check_gpu(torch.device('cpu'), gate.all_cases())\n"
     )
     done = subprocess.run([sys.executable, '-c', program], env=environment())
     assert done.returncode == -signal.SIGKILL
@@ -223,48 +222,48 @@ def test_a_row_is_written_when_it_is_known(child, monkeypatch):
 
 def test_the_record_is_read_again_until_something_changes(child, monkeypatch):
     log = child()
-    rows = kernels.check_gpu(DEVICE, CASES)
+    rows = gate.check_gpu(DEVICE, CASES)
 
     def count():
         return log.read_text().splitlines().count('start')
 
-    assert kernels.check_gpu(DEVICE, CASES) == rows
+    assert gate.check_gpu(DEVICE, CASES) == rows
     assert count() == 1
-    kernels.check_gpu(DEVICE, CASES, again=True)
+    gate.check_gpu(DEVICE, CASES, again=True)
     assert count() == 2
-    monkeypatch.setattr(kernel_record, 'kernels_hash', lambda: 'other kernels')
-    kernels.check_gpu(DEVICE, CASES)
+    monkeypatch.setattr(record, 'kernels_hash', lambda: 'other kernels')
+    gate.check_gpu(DEVICE, CASES)
     assert count() == 3
 
 
 @pytest.mark.parametrize('length', [0, 20, 2000])
 def test_a_record_that_is_cut_off_is_made_again(length, child):
     child()
-    rows = kernels.check_gpu(DEVICE, CASES)
-    path = kernel_record.record_path(kernel_record.record_key(DEVICE))
+    rows = gate.check_gpu(DEVICE, CASES)
+    path = record.record_path(record.record_key(DEVICE))
     path.write_text(path.read_text()[:length])
-    assert kernels.check_gpu(DEVICE, CASES) == rows
+    assert gate.check_gpu(DEVICE, CASES) == rows
     assert written() == rows
 
 
 def test_a_complete_record_needs_no_folder_that_can_be_written(child, monkeypatch, tmp_path):
     child()
-    rows = kernels.check_gpu(DEVICE, CASES)
-    path = kernel_record.record_path(kernel_record.record_key(DEVICE))
-    monkeypatch.setattr(kernel_record, 'SHIPPED', path.parent)
+    rows = gate.check_gpu(DEVICE, CASES)
+    path = record.record_path(record.record_key(DEVICE))
+    monkeypatch.setattr(record, 'SHIPPED', path.parent)
     (tmp_path / 'file').touch()
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-    assert kernels.check_gpu(DEVICE, CASES) == rows
+    assert gate.check_gpu(DEVICE, CASES) == rows
     with pytest.raises(NotADirectoryError):
-        kernels.check_gpu(DEVICE, CASES, again=True)
+        gate.check_gpu(DEVICE, CASES, again=True)
 
 
 def test_an_old_record_stays_until_rows_replace_it(child):
     child()
-    kernels.check_gpu(DEVICE, CASES)
+    gate.check_gpu(DEVICE, CASES)
     child(f"row['speedup'] = {{'784': 5.0}}\nif {at(2)}:\n    os.kill(os.getpid(), signal.SIGTERM)")
     with pytest.raises(RuntimeError):
-        kernels.check_gpu(DEVICE, CASES, again=True)
+        gate.check_gpu(DEVICE, CASES, again=True)
     assert len(written()) == len(CASES)
 
 
@@ -272,13 +271,13 @@ def test_processes_that_start_together_run_one_check(child, tmp_path):
     log = child('time.sleep(0.02)')
     program = (
         'import os, sys, torch\n'
-        'from mmpola import kernels\n'
+        'from mmpola.kernels import gate\n'
         # After the imports: YAPF's, of MMEngine, fails while another process fills the cache.
         f'os.environ["XDG_CACHE_HOME"] = {str(tmp_path / "cache")!r}\n'
         "torch.cuda.get_device_name = lambda device: 'Some GPU'\n"
-        f'kernels.COMMAND = (sys.executable, {str(tmp_path / "child.py")!r})\n'
-        'kernels.number_of_children = lambda device: 1\n'
-        "print(len(kernels.check_gpu(torch.device('cpu'), kernels.all_cases())))\n"
+        f'gate.COMMAND = (sys.executable, {str(tmp_path / "child.py")!r})\n'
+        'gate.number_of_children = lambda device: 1\n'
+        "print(len(gate.check_gpu(torch.device('cpu'), gate.all_cases())))\n"
     )
     processes = [
         subprocess.Popen(
@@ -300,11 +299,11 @@ def test_ensure_checked_says_what_went_wrong_and_goes_on(child, monkeypatch, cap
     monkeypatch.setattr(triton_backend, 'missing', list)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     problem = 'the kernels could not be checked, attention runs in plain PyTorch: '
-    kernels.ensure_checked('float16')
+    gate.ensure_checked('float16')
     assert f'{problem}ImportError: no torch' in capsys.readouterr().out
     (tmp_path / 'file').touch()
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-    kernels.ensure_checked('float16')
+    gate.ensure_checked('float16')
     assert f'{problem}[Errno 20] Not a directory' in capsys.readouterr().out
 
 
@@ -323,8 +322,8 @@ def test_ensure_checked_runs_once_what_networks_need(dtype, tf32, dtypes, child,
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     precision = 'tf32' if tf32 else 'ieee'
     monkeypatch.setattr(triton_backend, 'product_precision', lambda dtype: precision)
-    kernels.ensure_checked(dtype)
-    kernels.ensure_checked(dtype)
+    gate.ensure_checked(dtype)
+    gate.ensure_checked(dtype)
     assert {(row['head_dim'], row['dtype']) for row in written()} == {
         (head_dim, name) for head_dim in (32, 64) for name in dtypes
     }
@@ -333,7 +332,7 @@ def test_ensure_checked_runs_once_what_networks_need(dtype, tf32, dtypes, child,
 
 def test_without_a_terminal_there_is_a_line_per_ten_cases(child, capfd):
     child(number=2)
-    kernels.check_gpu(DEVICE, CASES)
+    gate.check_gpu(DEVICE, CASES)
     output, errors = capfd.readouterr()
     assert output.splitlines() == [
         'checking 60 kernels on Some GPU, once',
@@ -354,13 +353,13 @@ def test_a_child_needs_a_core_and_memory(cores, gigabytes, number, monkeypatch):
     properties = SimpleNamespace(total_memory=int(gigabytes * GIGABYTE))
     monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: properties)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda process: set(range(cores)))
-    assert kernels.number_of_children(DEVICE) == number
+    assert gate.number_of_children(DEVICE) == number
 
 
 def test_the_table_shows_speed_and_failures(child):
     failed = CASES.index(Case('power', 16, 'bfloat16'))
     child(f"if {at(failed)}:\n    row['failure'] = 'two runs differ in the output'")
-    lines = kernels.table(check()).splitlines()
+    lines = gate.table(check()).splitlines()
     assert lines[0].endswith('float16          bfloat16           float32   float32 in tf32')
     row = ' '.join(lines[1].split())
     assert row == 'power 16 2.0 / 3.0 failed 2.0 / 3.0 2.0 / 3.0'
@@ -380,9 +379,9 @@ def test_the_check_itself_in_the_interpreter(monkeypatch):
     if not triton_backend.HAS_TRITON:
         pytest.skip('triton is not installed')
     monkeypatch.setenv('TRITON_INTERPRET', '1')
-    monkeypatch.setattr(kernels, 'number_of_children', lambda device: 1)
+    monkeypatch.setattr(gate, 'number_of_children', lambda device: 1)
     cases = [Case('mix_and_gate', 32, 'bfloat16'), Case('mix_and_gate', 16, 'float32')]
-    rows = list(kernels.run_check(DEVICE, cases, is_tiny=True))
+    rows = list(gate.run_check(DEVICE, cases, is_tiny=True))
     assert [case_of(row) for row in rows] == cases
     for row in rows:
         assert row['failure'] == ''

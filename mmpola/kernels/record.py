@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from mmpola.cache import cache_folder
+from mmpola.ops import triton as triton_backend
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.triton import block_of, product_precision
 
@@ -33,7 +34,7 @@ PADDED_HEAD_DIM = 40
 MEASURED_TOKENS = (784, 16700)
 """Lengths at which the kernels are timed: 28 x 28 tokens, and stage 2 of an image of 800 x 1333."""
 
-SHIPPED = Path(__file__).resolve().parent / 'triton' / 'records'
+SHIPPED = Path(__file__).resolve().parent / 'records'
 """Records of GPUs on which we ran the check ourselves."""
 
 _logged: set[str] = set()
@@ -53,7 +54,7 @@ def record_key(device: torch.device) -> dict[str, str]:
 def kernels_hash() -> str:
     """Return a hash of the source of the kernels and their launches."""
     digest = hashlib.sha256()
-    for path in sorted((Path(__file__).resolve().parent / 'triton').glob('*.py')):
+    for path in sorted(Path(triton_backend.__file__).resolve().parent.glob('*.py')):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -1,6 +1,6 @@
 """Check and time kernels on one GPU: what the child processes of `mmpola gpu` run.
 
-    python -m mmpola.ops.kernel_check --device cuda:0
+    python -m mmpola.kernels.check --device cuda:0
 
 The tasks are words of TASKS with rows of the record. A kernel that ends the process takes nothing
 with it: the parent, `mmpola.kernels`, notes the row as failed and starts another process.
@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpola.child_processes import Row, serve
-from mmpola.ops.chunked import polarity_attention_chunked
-from mmpola.ops.comparison import (
+from mmpola.kernels.child_processes import Row, serve
+from mmpola.kernels.comparison import (
     Problem,
     attention_problem,
     mix_and_gate_problem,
     outputs_and_gradients,
     relative_errors,
 )
-from mmpola.ops.kernel_record import MEASURED_TOKENS, PADDED_HEAD_DIM, float32_name
+from mmpola.kernels.record import MEASURED_TOKENS, PADDED_HEAD_DIM, float32_name
+from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.numerics import BACKEND_EXCESS
 from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import mix_and_gate_triton, polarity_attention_triton

@@ -12,12 +12,13 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmpola.ops import ExpMap, PowerMap, api, kernel_record, mix_and_gate, polarity_attention
+from mmpola.kernels import record
+from mmpola.kernels.check import all_cases
+from mmpola.ops import ExpMap, PowerMap, api, mix_and_gate, polarity_attention
 from mmpola.ops import triton as triton_backend
 from mmpola.ops.api import Backend
 from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs
-from mmpola.ops.kernel_check import all_cases
 from mmpola.ops.reference import mix_and_gate_reference
 
 GRID = (3, 4)
@@ -38,16 +39,16 @@ def _gpu(monkeypatch, tmp_path):
     """Give the CPU a name and an empty cache folder, as a GPU without a record has."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device: 'Some GPU/80GB')
-    monkeypatch.setattr(kernel_record, '_logged', set())
-    cached = kernel_record.rows_by_case
+    monkeypatch.setattr(record, '_logged', set())
+    cached = record.rows_by_case
     cached.cache_clear()
     yield
     cached.cache_clear()
 
 
 def write_record(found, **key):
-    key = kernel_record.record_key(torch.device('cpu')) | key
-    path = kernel_record.record_path(key)
+    key = record.record_key(torch.device('cpu')) | key
+    path = record.record_path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({'key': key, 'rows': found}))
     return path
@@ -65,7 +66,7 @@ class Kernels:
             self.polarity_attention,
             self.mix_and_gate,
             'cpu',
-            kernel_record.distrusted,
+            record.distrusted,
         )
         monkeypatch.setattr(api, 'BACKENDS', (fast, api.BACKENDS[-1]))
 
@@ -108,9 +109,9 @@ def test_without_a_record_there_is_one_line(monkeypatch, caplog):
     attend()
     mix(torch.float16)
     assert kernels.runs == 0
-    (record,) = caplog.records
-    assert (record.name, record.levelno) == ('mmpola', logging.WARNING)
-    assert record.message == f"backend='auto' does not use 'fast': {kernel_record.UNCHECKED}"
+    (logged,) = caplog.records
+    assert (logged.name, logged.levelno) == ('mmpola', logging.WARNING)
+    assert logged.message == f"backend='auto' does not use 'fast': {record.UNCHECKED}"
 
 
 @pytest.mark.parametrize('part', ['gpu', 'torch', 'triton', 'kernels'])
@@ -119,7 +120,7 @@ def test_a_record_of_something_else_is_ignored(part, monkeypatch, caplog):
     write_record(rows(), **{part: 'another'})
     attend()
     assert kernels.runs == 0
-    assert kernel_record.UNCHECKED in caplog.text
+    assert record.UNCHECKED in caplog.text
 
 
 @pytest.mark.parametrize('content', ['', '{"key": ', '[]', '{"key": {}, "rows": []}'])
@@ -154,7 +155,7 @@ def test_a_record_whose_rows_are_no_list_is_none(monkeypatch):
     kernels = Kernels(monkeypatch)
     for found in (None, {}, 3):
         write_record(found)
-        kernel_record.rows_by_case.cache_clear()
+        record.rows_by_case.cache_clear()
         attend()
     assert kernels.runs == 0
 
@@ -186,20 +187,20 @@ def test_every_kind_of_call_has_its_row(monkeypatch):
     """Operator, head dimension, padding and precision of the products select the row."""
     write_record(rows())
     asked = []
-    right = kernel_record.rows_by_case(torch.device('cpu'))
+    right = record.rows_by_case(torch.device('cpu'))
 
     class Asked(dict):
         def get(self, case):
             asked.append(case)
             return right[case]
 
-    monkeypatch.setattr(kernel_record, 'rows_by_case', lambda device: Asked())
+    monkeypatch.setattr(record, 'rows_by_case', lambda device: Asked())
     Kernels(monkeypatch)
     attend()
     attend(dim=24)
     attend(torch.float16, rotary=(torch.ones(12, 32), torch.zeros(12, 32)))
     mix(dim=64)
-    monkeypatch.setattr(kernel_record, 'product_precision', lambda dtype: 'tf32')
+    monkeypatch.setattr(record, 'product_precision', lambda dtype: 'tf32')
     attend()
     mix()
     assert asked == [
@@ -228,7 +229,7 @@ def test_a_compiled_caller_follows_the_record(has_record, dynamic, monkeypatch, 
     power = torch.full((2, 16), 2.0)
     compiled = torch.compile(run, fullgraph=True, backend='eager', dynamic=dynamic)
     torch.testing.assert_close(compiled(q, power), run(q, power))
-    messages = [record.message for record in caplog.records if record.name == 'mmpola']
+    messages = [line.message for line in caplog.records if line.name == 'mmpola']
     if has_record:
         assert kernels.runs == 2  # once while it was traced
         assert not messages
@@ -287,7 +288,7 @@ def test_two_backends_of_one_device_are_asked_in_their_order(monkeypatch):
     inputs = AttentionInputs(q, q, q, PowerMap(torch.full((2, 16), 2.0)), None, None, 1e-6)
     assert api.choose_backend('auto', inputs, q.device) is second
     write_record(rows())
-    kernel_record.rows_by_case.cache_clear()
+    record.rows_by_case.cache_clear()
     assert api.choose_backend('auto', inputs, q.device) is first
 
 
@@ -303,9 +304,9 @@ def old_gpus(monkeypatch):
     """Let torch see two GPUs of compute capability 7.5."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
-    kernel_record.highest_capability.cache_clear()
+    record.highest_capability.cache_clear()
     yield
-    kernel_record.highest_capability.cache_clear()
+    record.highest_capability.cache_clear()
 
 
 @pytest.mark.usefixtures('old_gpus')
@@ -337,5 +338,5 @@ def test_a_gpu_that_is_too_old_is_a_reason(monkeypatch):
     monkeypatch.setattr(
         torch.cuda, 'get_device_capability', lambda device: (9, 0) if device == 1 else (7, 5)
     )
-    kernel_record.highest_capability.cache_clear()
+    record.highest_capability.cache_clear()
     assert triton_backend.missing() == []
