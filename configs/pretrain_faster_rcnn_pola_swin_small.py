@@ -7,10 +7,11 @@
     python tools/train.py configs/pretrain_faster_rcnn_pola_swin_small.py
 
 The small detector of configs/faster_rcnn_pola_swin_small.py learns COCO's 80 classes from the boxes
-of PicoDet-S, which label_photographs.py finds. Validation needs photographs with true labels, in
+of PicoDet-S, which label_photographs.py finds. Its backbone starts from weights that come with
+mmpola; there are none of the whole detector yet. Validation needs photographs with true labels, in
 COCO's format, as data/photographs/val.json and data/photographs/val/. The rate is constant after a
 short warm-up and falls at the end: a run that goes on with more photographs loses nothing. About 9
-hours of one CPU core (OMP_NUM_THREADS=1). No weights of it come with mmpola yet.
+hours of one CPU core (OMP_NUM_THREADS=1).
 """
 
 _base_ = './faster_rcnn_pola_swin_small.py'
