@@ -182,3 +182,32 @@ def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpo
     message = refusal(decide_resume, cfg)
     assert message.startswith(f'{best}: ')
     assert 'roi_head.bbox_head.fc_cls.weight expected [6, 32], got [7, 32]' in message
+
+
+@pytest.mark.parametrize('frozen', ['checkpoint', 'config'])
+def test_another_optimizer_is_refused_before_the_data_are_read(
+    frozen, cfg, trained_work, tiny_config, write_checkpoint
+):
+    """MMEngine's error is about parameter groups, and comes when everything is built."""
+    path = trained_work / 'epoch_2.pth'
+    cfg.resume = True
+    if frozen == 'config':
+        cfg.model.backbone.frozen_stages = 4
+    else:
+        frozen_config = tiny_config.with_name('frozen.py')
+        frozen_config.write_text(
+            tiny_config.read_text() + "model['backbone']['frozen_stages'] = 4\n"
+        )
+        write_checkpoint(frozen_config, path, **STATE)
+    message = refusal(decide_resume, cfg)
+    assert message.startswith(f'--resume: {path}: expected an optimizer of ')
+    assert '(frozen_stages)' in message
+    assert message.endswith(f'--cfg-options load_from={path}')
+    cfg.model.backbone.frozen_stages = -1 if frozen == 'config' else 4
+    assert resumed_from(cfg) == str(path)
+
+
+def test_groups_of_several_optimizers():
+    one = {'state': {}, 'param_groups': [{'params': [0, 1]}, {'params': [2]}]}
+    assert resuming._group_sizes(one) == [2, 1]
+    assert resuming._group_sizes({'backbone': one, 'head': one, 'base': 'text'}) == [2, 1, 2, 1]

@@ -11,7 +11,7 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import DataLoader
 
 from mmpola.engine import seeding
-from mmpola.engine.seeding import SampleKey, SeededBatchSampler, SeededDataset
+from mmpola.engine.seeding import SampleKey, SeededBatchSampler, SeededDataset, image_digest
 
 
 class RandomNumbers:
@@ -126,3 +126,26 @@ def test_a_drawn_data_set_has_the_attributes_of_the_one_inside():
         assert len(data) == 10
     made.pipeline = 'another'
     assert inner.pipeline == 'another'
+
+
+class Files:
+    """A data set that names its files."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def __len__(self):
+        return len(self.names)
+
+    def get_data_info(self, index):
+        return {'img_path': f'{self.names[index]}.jpg'}
+
+
+def test_data_sets_are_told_apart_by_their_files_wherever_these_are():
+    names = [str(number) for number in range(3000)]
+    digest = image_digest(SeededDataset(Files(names)))
+    assert digest['number'] == 3000
+    assert image_digest(Files([f'moved/{name}' for name in names])) == digest
+    assert image_digest(Files(['new', *names[:-1]])) != digest
+    assert image_digest(RandomNumbers()) == image_digest(RandomNumbers())
+    assert image_digest(RandomNumbers())['number'] == 10

@@ -76,8 +76,9 @@ def average_buffers():
     Returns the statistics of a norm, of a frozen one, and of the norm's average over the steps.
     """
     rank = distributed.get_rank()
-    model = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm2d(2).eval())
-    for norm in model:
+    without = [nn.InstanceNorm2d(2), nn.BatchNorm2d(2, track_running_stats=False)]
+    model = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm2d(2).eval(), *without)
+    for norm in model[:2]:
         norm.running_mean.fill_(rank)
         norm.running_var.fill_(3 * rank)
         norm.num_batches_tracked.fill_(4)
@@ -89,7 +90,7 @@ def average_buffers():
     buffers.before_train(runner)
     for hook in sorted([average, buffers], key=lambda hook: get_priority(hook.priority)):
         hook.after_train_iter(runner, 0)
-    norms = [*model, average.ema_model.module[0]]
+    norms = [*model[:2], average.ema_model.module[0]]
     return [{name: x.tolist() for name, x in norm.named_buffers()} for norm in norms]
 
 

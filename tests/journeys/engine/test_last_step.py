@@ -8,6 +8,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.last_step import HookCalls, complete_step
 from mmpola.engine.runner import Runner
+from tests.helpers.configs import SMALL_ARCHS
 from tests.helpers.training import assert_same, forget_runs, saved, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
@@ -89,6 +90,41 @@ def test_a_run_that_fails_continues_after_its_last_step(
         found['log'] = whole['log']
     assert_same(found, whole)
     assert not (tmp_path / 'interrupted.pth').exists()
+
+
+class FailsInForward(Hook):
+    """Fails in the forward pass of a step, from 1 on, when all of the backbone has run."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def before_train(self, runner):
+        runner.model.backbone.register_forward_hook(lambda *_: self._fail(runner))
+
+    def _fail(self, runner):
+        if runner.model.training and runner.iter + 1 == self.step:
+            raise RuntimeError('broken')
+
+
+def test_a_step_that_fails_leaves_no_trace_in_running_statistics(colours, tmp_path):
+    """Its images are read again, and would be counted twice."""
+
+    def with_batch_norm(name):
+        cfg = config(colours, tmp_path / name)
+        cfg.model.backbone.update(
+            type='mmpola.PolaFormerPP', arch=SMALL_ARCHS['mmpola.PolaFormerPP']
+        )
+        return cfg
+
+    train(with_batch_norm('whole'))
+    with pytest.raises(RuntimeError, match='broken'):
+        train(with_batch_norm('parts'), FailsInForward(step=4))
+    assert read_checkpoint(tmp_path / 'parts' / 'interrupted.pth')['meta']['iter'] == 3
+    train(with_batch_norm('parts'), resume=True)
+    ends = [saved(tmp_path / name / 'epoch_2.pth') for name in ('parts', 'whole')]
+    assert any('running_var' in name for name in ends[0]['state_dict'])
+    ends[0]['log'] = ends[1]['log']  # the learning rate is logged before it fails, and again
+    assert_same(*ends)
 
 
 def test_what_a_checkpoint_holds_is_not_saved_again(colours, tmp_path):
