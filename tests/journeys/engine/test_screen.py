@@ -168,7 +168,8 @@ def test_a_terminal_without_a_size_gets_no_bars():
 def test_an_evaluation_begins_with_a_summary_too(tiny_config, tmp_path, write_checkpoint, capsys):
     checkpoint = write_checkpoint(tiny_config, tmp_path / 'weights.pth')
     work = tmp_path / 'work'
-    options = ('--work-dir', work, '--cfg-options', 'test_evaluator.classwise=True')
+    settings = ('test_evaluator.classwise=True', 'default_hooks.logger.interval=10')
+    options = ('--work-dir', work, '--cfg-options', *settings)
     assert run_script('test', tiny_config, checkpoint, *options) == 0
     lines = capsys.readouterr().out.splitlines()
     (first,) = (n for n, line in enumerate(lines) if 'Evaluating bbox' in line)
