@@ -112,8 +112,8 @@ def label(teacher: PicoDet, file: Path, keep: float, ignore: float) -> dict[str,
 
 def write_coco(lines: list[str], out: Path) -> dict[str, int]:
     """Write the entries of all photographs as one file, and return the counts of what is in it."""
-    images = []
-    annotations = []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for image_id, line in enumerate(lines, start=1):
         entry = json.loads(line)
         for annotation in entry.pop('annotations'):

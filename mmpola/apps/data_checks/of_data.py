@@ -519,7 +519,7 @@ def reduces_zero(data: Data) -> bool:
 def objects_ignored(data: Data) -> Iterator[str]:
     """The step that loads objects ignores all of them."""
     labels = data.labels
-    if labels.unit == INSTANCES and labels.ignored and not labels.total:
+    if data.known.labels.total and labels.ignored and not labels.total:  # else no-objects says it
         yield (
             f'{data.place}: no annotations to train on: the step that loads them ignores all '
             f'{labels.ignored}; run lengths need poly2mask=True, polygons three points'
