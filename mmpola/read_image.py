@@ -89,6 +89,11 @@ def _fail(error: OSError) -> None:
     raise error
 
 
+def photograph(name: str) -> str:
+    """Return what the names of one photograph share: Roboflow's copies are NAME.rf.HASH.jpg."""
+    return name.partition('.rf.')[0]
+
+
 class ImageFile(NamedTuple):
     """An image file, and the path of its results inside the folder of results, without a suffix."""
 

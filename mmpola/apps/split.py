@@ -19,7 +19,7 @@ from mmpola.cache import complete_folder
 from mmpola.checkpoint.write import write_together
 from mmpola.classification.class_folders import ClassFolders
 from mmpola.messages import OTHER_FORMATS, UsageError, counted, listed
-from mmpola.read_image import images_below
+from mmpola.read_image import images_below, photograph
 
 Counts = dict[str, int]
 """Number of images by split."""
@@ -90,11 +90,6 @@ def divide(
     for split, photographs in {'train': left, **divided}.items():
         members[split] = sorted(name for one in photographs for name in versions[one])
     return members
-
-
-def photograph(name: str) -> str:
-    """Return what the names of one photograph share: Roboflow's copies are NAME.rf.HASH.jpg."""
-    return name.partition('.rf.')[0]
 
 
 def _count_versions(names: Collection[str], source: Path) -> None:

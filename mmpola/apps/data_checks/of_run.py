@@ -64,6 +64,7 @@ from mmpola.engine.advice import length_advice
 from mmpola.engine.types import type_class
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import OTHER_FORMATS, UsageError, first_line, listed
+from mmpola.read_image import photograph
 
 APART = 1.5
 """Sides of images may be so many times larger or smaller in evaluation than in training."""
@@ -387,12 +388,15 @@ def iqr(values: NDArray[Any]) -> float:
 def network_inputs(cfg: Config, data: Data) -> list[NDArray[Any]]:
     """Return values of a data set's first samples as its preprocessor gives them to the network."""
     settings = cfg.model.get('module', cfg.model).get('data_preprocessor')
+    preprocessor = None
+    with contextlib.suppress(Exception):  # a model may have none, or give it a type
+        preprocessor = MODELS.build(settings)
     inputs = []
     for _, item in data.loaded.items[:FIRST_IMAGES]:
         batch = {'inputs': [item['inputs']], 'data_samples': [copy.deepcopy(item['data_samples'])]}
-        if settings:
+        if preprocessor is not None:
             with contextlib.suppress(Exception):  # of samples that it reads in training only
-                batch = MODELS.build(settings)(batch, training=False)
+                batch = preprocessor(batch, training=False)
         inputs.append(np.asarray(batch['inputs'][0], float)[..., ::4, ::4].ravel())
     return inputs
 
@@ -512,16 +516,24 @@ def truth_of(evaluator: dict[str, Any], sets: list[Data]) -> Any:
     """
     if not evaluator.get('ann_file'):
         return None
-    first = sets[0]
     path = Path(evaluator['ann_file']).resolve()
+    truths = sets[0].truths
+    key = (path, *(data.place for data in sets))
+    if key not in truths:  # several checks ask
+        truths[key] = read_truth(path, sets)
+    return truths[key]
+
+
+def read_truth(path: Path, sets: list[Data]) -> Any:
+    """Read the file of an evaluator, unless it is a data set's, and compare it, see `truth_of`."""
     files = {place.resolve(): data.raw for data in sets for place in data.paths}
-    if path not in files and path not in first.truths and first.raw is not None:
-        first.truths[path] = None
+    coco = files.get(path)
+    if path not in files and sets[0].raw is not None:
         with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
-            first.truths[path] = type(first.raw)(str(path))
-    coco = {**first.truths, **files}.get(path)
-    has_all = coco is not None and all(is_annotated_in(coco, data) for data in sets)
-    return coco if has_all else None
+            coco = type(sets[0].raw)(str(path))
+    if coco is None or not all(is_annotated_in(coco, data) for data in sets):
+        return None
+    return coco
 
 
 def is_annotated_in(coco: Any, data: Data) -> bool:
@@ -745,14 +757,17 @@ def same_images(run: Run) -> Iterator[str]:
     """Validation or test reads files that training learns from, or versions of its photographs."""
     trained = [data for data in run.sets if data.is_trained]
     files = {name for data in trained for name in image_files(data)}
-    photographs = {photograph(name, data) for data in trained for name in image_files(data)}
+    photographs = set()
+    for data in trained:
+        photographs |= {versioned_photograph(name, data) for name in image_files(data)}
     for data in run.sets:
         evaluated = [split for split in data.splits if split != 'train']
         if not evaluated:
             continue
         same = images_among(image_files(data), files, run.whole)
         others = [name for name in image_files(data) if name not in same]
-        versions = [name for name in others if photograph(name, data) in photographs - {''}]
+        photographs.discard('')
+        versions = [name for name in others if versioned_photograph(name, data) in photographs]
         for found, what in (
             (same, 'in train_dataloader too, as equal files'),
             (versions, 'by name (NAME.rf.HASH) versions of photographs in train_dataloader too'),
@@ -769,14 +784,14 @@ def image_files(data: Data) -> list[str]:
     return [name for name in data.known.names if isinstance(name, str)]
 
 
-def photograph(path: str, data: Data) -> str:
+def versioned_photograph(path: str, data: Data) -> str:
     """Name the photograph of which a file is a version, as Roboflow exports it; '' of other files.
 
-    The versions of NAME are NAME.rf.HASH.jpg, in class folders beside others of the same class.
+    In class folders, versions are beside others of the same class.
     """
     folder, file = os.path.split(path)
-    name, mark, _ = file.partition('.rf.')
-    if not mark:
+    name = photograph(file)
+    if name == file:
         return ''
     return os.path.join(os.path.basename(folder), name) if data.labels.unit == SAMPLES else name
 

@@ -156,7 +156,7 @@ class Data:
         absent: files and folders that do not exist.
         error: what it raised when it was built or read.
         raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
-        truths: other files of its evaluators, as mmdet's COCO API has read them; None if it cannot.
+        truths: what `truth_of` has found for the files of evaluators.
         unfiltered: number of samples before `filter_cfg` and `indices`; -1 before they are known.
         annotations: number of all annotations of these samples.
         dropped: number of annotations of each image file that the data set leaves out without a
@@ -179,7 +179,7 @@ class Data:
     absent: Sequence[Path] = ()
     error: Exception | None = None
     raw: Any = None
-    truths: dict[Path, Any] = field(default_factory=dict)
+    truths: dict[Any, Any] = field(default_factory=dict)
     unfiltered: int = -1
     annotations: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
