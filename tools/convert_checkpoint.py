@@ -33,16 +33,16 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
-from mmpola.apps.publish.convert import (
+from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
+from mmpola.checkpoint.hub import resolve_checkpoint
+from mmpola.checkpoint.write import check_destination
+from mmpola.messages import run_main
+from mmpola.pretraining.convert import (
     conversion_summary,
     convert,
     convert_whole,
     write_conversion,
 )
-from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
-from mmpola.checkpoint.hub import resolve_checkpoint
-from mmpola.checkpoint.write import check_destination
-from mmpola.messages import run_main
 
 
 def main() -> None:

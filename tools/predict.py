@@ -41,11 +41,11 @@ from mmpola.engine.config import (
     add_model_arguments,
     add_options_argument,
 )
-from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
 from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import UsageError, counted, first_line, run_main
+from mmpola.pretraining.compile_backbone import compile_backbone
 from mmpola.read_image import check_outputs, find_images
 
 

@@ -19,7 +19,6 @@ import argparse
 
 from mmpola.apps.data_checks import add_skip_argument, check_data
 from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
-from mmpola.classification.data_config import name_imagenet_classes, name_trained_classes
 from mmpola.engine.config import (
     add_compile_argument,
     add_model_arguments,
@@ -35,6 +34,7 @@ from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
 from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import run_main
+from mmpola.pretraining.data_config import name_imagenet_classes, name_trained_classes
 
 
 def parse_args() -> argparse.Namespace:

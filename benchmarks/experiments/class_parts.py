@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mmpola.classification.class_folders import ClassFolders
+from mmpola.pretraining.class_folders import ClassFolders
 from mmpola.registry import DATASETS
 
 

@@ -21,13 +21,13 @@ from PIL import UnidentifiedImageError
 from timm.data import create_transform
 from torch import nn
 
-from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_contents import inner_datasets, type_name
 from mmpola.engine.config import load_config
 from mmpola.engine.types import scope, type_class
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, first_line
 from mmpola.pixels import loaded_as_rgb
+from mmpola.pretraining.data_config import evaluation_transform
 from mmpola.read_image import IMAGE_SUFFIXES, is_stored_turned, rgb_image
 
 FIRST_IMAGES = 8

@@ -17,8 +17,8 @@ from typing import Any
 
 from mmpola.cache import complete_folder
 from mmpola.checkpoint.write import write_together
-from mmpola.classification.class_folders import ClassFolders
 from mmpola.messages import OTHER_FORMATS, UsageError, counted, listed
+from mmpola.pretraining.class_folders import ClassFolders
 from mmpola.read_image import images_below, photograph
 
 Counts = dict[str, int]

@@ -9,8 +9,8 @@ from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from mmpola.classification.outputs import loss_or_predictions
 from mmpola.lra.preprocessor import SequencePreprocessor
+from mmpola.pretraining.outputs import loss_or_predictions
 from mmpola.registry import MODELS
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mmpola.apps.split import divide, split_images
-from mmpola.classification.class_folders import ClassFolders
 from mmpola.messages import OTHER_FORMATS, UsageError
+from mmpola.pretraining.class_folders import ClassFolders
 from tests.helpers.training import write_images
 from tools.split import main
 

@@ -9,13 +9,13 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
-from mmpola.apps.publish.convert import convert, write_conversion
 from mmpola.backbones import PolaPVT
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.grids import safetensors_metadata, saved_grids
 from mmpola.checkpoint.load import load_weights
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.layers import position_tables
+from mmpola.pretraining.convert import convert, write_conversion
 from tests.helpers.models import assert_same
 
 ARCH = {

@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from mmpola.apps.publish.convert import verify_weights
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import (
     MODELS_WITH_WEIGHTS,
@@ -27,6 +26,7 @@ from mmpola.engine.training_checkpoint import (
     starting_weights,
 )
 from mmpola.messages import UsageError
+from mmpola.pretraining.convert import verify_weights
 from mmpola.zoo import NAMED
 from tests.helpers.hub_server import content
 

@@ -15,13 +15,13 @@ from safetensors.torch import save_file
 from torch.torch_version import TorchVersion
 
 import mmpola.timm  # noqa: F401  # registers the models with timm
-from mmpola.apps.publish.convert import convert
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine import training_checkpoint
 from mmpola.messages import UsageError
+from mmpola.pretraining.convert import convert
 from tests.helpers.training import run, small_config
 
 

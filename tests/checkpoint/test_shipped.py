@@ -8,7 +8,7 @@ import mmpola.timm  # noqa: F401
 from mmpola import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SHIPPED_FOLDER, SHIPPED_MODELS
-from mmpola.classification.class_folders import ClassFolders
+from mmpola.pretraining.class_folders import ClassFolders
 from mmpola.zoo import NAMED
 
 NANO = {'type': 'Pretrained', 'checkpoint': 'mmpola://pola_swin_nano'}

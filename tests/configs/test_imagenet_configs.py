@@ -23,7 +23,7 @@ from torchvision.transforms import (
 )
 
 import mmpola.timm  # noqa: F401  registers the models
-from mmpola.classification.class_folders import ClassFolders
+from mmpola.pretraining.class_folders import ClassFolders
 
 SAME_BUT_BACKBONE = {
     'imagenet_pola_deit_t_no_gate': ('imagenet_pola_deit_t', {'gate': False}),

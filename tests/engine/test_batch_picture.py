@@ -15,8 +15,8 @@ from mmseg.models import SegDataPreProcessor
 from mmseg.structures import SegDataSample
 from timm.data import create_transform
 
-from mmpola.classification.preprocessor import ClassificationPreprocessor
 from mmpola.engine.batch_picture import CAPTION, class_text, draw_batch, enlarged
+from mmpola.pretraining.preprocessor import ClassificationPreprocessor
 
 MEAN = [123.675, 116.28, 103.53]
 STD = [58.395, 57.12, 57.375]

@@ -6,10 +6,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from mmpola.checkpoint.load import compare
-from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.engine import training_checkpoint
 from mmpola.engine.validate import build_model
 from mmpola.messages import UsageError
+from mmpola.pretraining.image_classifier import ImageClassifier
 from tests.helpers.configs import SMALL_ARCHS
 from tests.helpers.refusals import refusal
 

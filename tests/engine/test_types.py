@@ -6,14 +6,14 @@ from mmengine.hooks import CheckpointHook, LoggerHook
 from mmengine.registry import HOOKS, MODELS
 
 from mmpola.checkpoint.init_cfg import remove_pretrained
-from mmpola.classification.class_folders import ClassFolders
-from mmpola.classification.data_config import name_imagenet_classes
 from mmpola.config_contents import IMAGENET, type_name
 from mmpola.engine.config import complete_types
 from mmpola.engine.hooks.atomic_checkpoint import AtomicCheckpointHook
 from mmpola.engine.runner import Runner
 from mmpola.engine.types import library, scope, type_class
 from mmpola.engine.validate import replace_sync_bn
+from mmpola.pretraining.class_folders import ClassFolders
+from mmpola.pretraining.data_config import name_imagenet_classes
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_weights_are_found_by_mmengines_class():
 
 @pytest.mark.parametrize(
     'kind',
-    [ClassFolders, 'mmpola.ClassFolders', 'mmpola.classification.class_folders.ClassFolders'],
+    [ClassFolders, 'mmpola.ClassFolders', 'mmpola.pretraining.class_folders.ClassFolders'],
 )
 def test_a_classifiers_data_get_imagenets_classes_however_they_are_named(kind):
     dataset = {'type': kind, 'root': 'none'}

@@ -186,7 +186,7 @@ def test_configs_of_the_guide(tmp_path, monkeypatch):
         for block in code_blocks(ROOT / 'docs' / page):
             named = re.match(r'# (\w+\.py)\n', block)
             if named is None:
-                continue  # tests/classification/test_docs.py runs it
+                continue  # tests/pretraining/test_docs.py runs it
             name = named[1]
             Path(name).write_text(block.replace(INSTALLED, f"'{ROOT}/"))
             names.append(name)

@@ -14,8 +14,8 @@ import mmpola.timm  # noqa: F401  # registers the models
 from mmpola.backbones.weight_names import to_released
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS
-from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.layers import position_tables
+from mmpola.pretraining.image_classifier import ImageClassifier
 from tests.helpers.hub_server import Hub, serve
 from tests.helpers.models import SMALL, SWIN, images
 

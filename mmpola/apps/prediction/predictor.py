@@ -30,9 +30,6 @@ from mmpola.apps.prediction.results import (
     panoptic_segments,
 )
 from mmpola.checkpoint.write import write_together
-from mmpola.classification.class_folders import class_names
-from mmpola.classification.data_config import class_source
-from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.config_contents import (
     IMAGENET,
     class_list_problem,
@@ -45,6 +42,9 @@ from mmpola.engine.types import library
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, listed
 from mmpola.pixels import class_colours, place_names_quickly
+from mmpola.pretraining.class_folders import class_names
+from mmpola.pretraining.data_config import class_source
+from mmpola.pretraining.image_classifier import ImageClassifier
 from mmpola.read_image import ImageFile, encoded
 
 BEST_CLASSES = 5

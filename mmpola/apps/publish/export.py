@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.write import write_atomically
-from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_contents import input_channels
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, first_line
 from mmpola.pixels import mean_and_std, reads_bgr
+from mmpola.pretraining.data_config import evaluation_transform
 
 TOLERANCE = 1e-4
 """Largest error of an output, relative to the output's largest magnitude."""

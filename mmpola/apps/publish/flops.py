@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_contents import input_channels, type_name
 from mmpola.engine.types import library
 from mmpola.engine.validate import build_model, unwrapped
 from mmpola.messages import UsageError, first_line
+from mmpola.pretraining.data_config import evaluation_transform
 
 
 def input_size(cfg: Config) -> tuple[int, ...]:

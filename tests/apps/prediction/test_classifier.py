@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from PIL import ExifTags, Image
 
-from mmpola.classification.class_folders import ClassFolders
+from mmpola.pretraining.class_folders import ClassFolders
 from tests.helpers.prediction import open_predictor
 from tests.helpers.processes import run_script
 from tests.helpers.training import small_config

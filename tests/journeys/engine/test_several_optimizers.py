@@ -5,8 +5,8 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch.optim import SGD, AdamW
 
-from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.engine.loops import accumulated_steps
+from mmpola.pretraining.image_classifier import ImageClassifier
 from mmpola.registry import MODELS
 from tests.helpers.training import Batches, Signal, assert_same, run, saved, small_config
 

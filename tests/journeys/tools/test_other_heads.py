@@ -1,7 +1,7 @@
 """The detectors and the segmenter outside the papers train and predict through the scripts.
 
 Their backbone is compiled, without compiling it, which takes long and is tested in
-tests/journeys/engine/hooks/test_compile_backbone.py.
+tests/journeys/pretraining/test_compile_backbone.py.
 """
 
 import pytest

@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(
 ):
     scores = iter([50.0, 60.0])
     monkeypatch.setattr(
-        'mmpola.classification.accuracy.Accuracy.compute_metrics',
+        'mmpola.pretraining.accuracy.Accuracy.compute_metrics',
         lambda self, results: {'top1': next(scores)},
     )
     fill_disk(monkeypatch, word, after)

@@ -9,9 +9,9 @@ from typing import Any
 
 from mmengine.config import Config
 
-from mmpola.classification.class_folders import class_names
 from mmpola.config_contents import IMAGENET, inner_datasets, type_name
 from mmpola.messages import info, listed
+from mmpola.pretraining.class_folders import class_names
 
 
 def class_source(dataset: dict[str, Any], num_classes: int) -> str | Sequence[str]:

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from mmpola.classification.image_classifier import ImageClassifier
-from tests.classification.test_teacher import BACKBONE
+from mmpola.pretraining.image_classifier import ImageClassifier
 from tests.helpers.processes import run_script
 from tests.helpers.training import Signal, assert_same, run, saved, small_config
+from tests.pretraining.test_teacher import BACKBONE
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
 

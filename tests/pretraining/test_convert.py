@@ -7,7 +7,11 @@ from mmengine.registry import MODELS
 from mmengine.runner import load_checkpoint
 
 import mmpola
-from mmpola.apps.publish.convert import (
+from mmpola.backbones import PolaSwin
+from mmpola.checkpoint.load import load_weights
+from mmpola.engine.training_checkpoint import read_checkpoint_for
+from mmpola.engine.validate import build_model
+from mmpola.pretraining.convert import (
     conversion_summary,
     convert,
     convert_whole,
@@ -15,10 +19,6 @@ from mmpola.apps.publish.convert import (
     sha256,
     write_conversion,
 )
-from mmpola.backbones import PolaSwin
-from mmpola.checkpoint.load import load_weights
-from mmpola.engine.training_checkpoint import read_checkpoint_for
-from mmpola.engine.validate import build_model
 from tests.helpers.models import (
     ARCH,
     BACKBONE,

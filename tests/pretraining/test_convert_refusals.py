@@ -4,8 +4,8 @@ from collections import deque
 
 import torch
 
-from mmpola.apps.publish.convert import convert
 from mmpola.checkpoint.write import check_destination
+from mmpola.pretraining.convert import convert
 from tests.helpers.models import assert_same, named, run_convert, save
 from tests.helpers.refusals import assert_lines, refusal
 

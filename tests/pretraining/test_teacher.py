@@ -14,10 +14,10 @@ from timm.task import LogitDistillationTask
 from torch import nn
 from torch.testing import assert_close
 
-from mmpola.classification.class_folders import UnlabelledImages
-from mmpola.classification.image_classifier import ImageClassifier
-from mmpola.classification.preprocessor import ClassificationPreprocessor
-from mmpola.classification.teacher import Distillation, Teacher
+from mmpola.pretraining.class_folders import UnlabelledImages
+from mmpola.pretraining.image_classifier import ImageClassifier
+from mmpola.pretraining.preprocessor import ClassificationPreprocessor
+from mmpola.pretraining.teacher import Distillation, Teacher
 
 BACKBONE = {
     'type': 'mmpola.PolaPVT',

@@ -7,7 +7,7 @@ import torch
 from mmcv.ops import MultiScaleDeformableAttention
 from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 
-from mmpola.engine.hooks.float32_sampling import Float32SamplingHook
+from mmpola.pretraining.float32_sampling import Float32SamplingHook
 
 
 def prepared(module):

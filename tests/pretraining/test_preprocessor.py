@@ -6,8 +6,8 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch.testing import assert_close
 
-from mmpola.classification.image_classifier import ImageClassifier
-from mmpola.classification.preprocessor import ClassificationPreprocessor
+from mmpola.pretraining.image_classifier import ImageClassifier
+from mmpola.pretraining.preprocessor import ClassificationPreprocessor
 
 MIXUP = {'mixup_alpha': 0.8, 'cutmix_alpha': 1.0}
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}

@@ -12,7 +12,7 @@ import mmpola
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
-from mmpola.classification.image_classifier import ImageClassifier
+from mmpola.pretraining.image_classifier import ImageClassifier
 from tests.backbones.test_base import SMALL as BACKBONES
 
 SMALL = {cls.__name__: settings['arch'] for cls, settings in BACKBONES.values()}

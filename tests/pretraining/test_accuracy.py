@@ -8,7 +8,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.structures import BaseDataElement
 from torch.testing import assert_close
 
-from mmpola.classification.accuracy import Accuracy
+from mmpola.pretraining.accuracy import Accuracy
 
 
 def samples(scores, labels):
@@ -43,7 +43,7 @@ def test_equal_scores_are_not_hits_for_every_class():
 
 def test_scores_that_are_nan_are_wrong_whatever_the_class(monkeypatch):
     logged = []
-    monkeypatch.setattr('mmpola.classification.accuracy.info', logged.append)
+    monkeypatch.setattr('mmpola.pretraining.accuracy.info', logged.append)
     scores = torch.eye(4)
     scores[1] = torch.nan
     scores[2, 3] = torch.nan

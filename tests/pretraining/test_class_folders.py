@@ -13,14 +13,14 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
 
-from mmpola.classification.class_folders import (
+from mmpola.engine.seeding import SampleKey, SeededDataset
+from mmpola.pretraining.class_folders import (
     IMAGENET,
     ClassFolders,
     UnlabelledImages,
     class_names,
 )
-from mmpola.classification.data_config import class_source
-from mmpola.engine.seeding import SampleKey, SeededDataset
+from mmpola.pretraining.data_config import class_source
 from mmpola.read_image import rgb_image
 
 PLAIN_TRANSFORM = {

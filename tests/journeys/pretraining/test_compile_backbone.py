@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mmpola.backbones import PolaSwin
-from mmpola.engine.hooks.compile_backbone import compile_backbone
+from mmpola.pretraining.compile_backbone import compile_backbone
 from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
 

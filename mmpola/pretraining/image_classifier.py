@@ -10,9 +10,9 @@ from torch import Tensor
 
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
-from mmpola.classification.outputs import loss_or_predictions
-from mmpola.classification.preprocessor import ClassificationPreprocessor
-from mmpola.classification.teacher import Distillation
+from mmpola.pretraining.outputs import loss_or_predictions
+from mmpola.pretraining.preprocessor import ClassificationPreprocessor
+from mmpola.pretraining.teacher import Distillation
 from mmpola.registry import MODELS
 
 
@@ -34,9 +34,9 @@ class ImageClassifier(Classifier, BaseModel):
             one file; or anything else that a `Backbone` takes.
         teacher: None, or the config of a trained classifier, for example
             dict(type='mmpola.TimmTeacher', model_name='resnet50'), with arguments of
-            `mmpola.classification.teacher.Teacher`. It is in no checkpoint.
+            `mmpola.pretraining.teacher.Teacher`. It is in no checkpoint.
         distillation: how to learn from the teacher: arguments of
-            `mmpola.classification.teacher.Distillation`.
+            `mmpola.pretraining.teacher.Distillation`.
 
     Raises:
         ValueError: an argument is out of range; the message names it.

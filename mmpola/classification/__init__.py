@@ -1,1 +1,0 @@
-"""Image classification on MMEngine: model, data preprocessor, metric and hook."""

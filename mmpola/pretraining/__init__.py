@@ -1,0 +1,1 @@
+"""Pretraining on MMEngine: classifier, data, teacher, optimizer, schedule, converting weights."""
