@@ -85,7 +85,7 @@ def zoo(device: str, repeats: int) -> Iterator[Row]:
     The MB do not include the weights.
     """
     # It needs MMEngine, which a machine that runs only benchmarks.gpu may lack.
-    from mmpola.apps.publish.flops import count_macs
+    from mmpola.openmmlab.export.flops import count_macs
 
     for name in tqdm(ARCHITECTURES, 'zoo'):
         backbone_class, arguments = named_backbone(name)

@@ -4,7 +4,7 @@ Training of the quick start: mask_rcnn_pola_swin_small.py at 192 x 160 pixels, t
 scenes. Shapes are far from photographs, so the backbone, which starts from weights that come with
 mmpola, learns at the rate of the heads.
 
-    python -m mmpola.apps.shapes data/shapes --images 600
+    python -m mmpola.openmmlab.shapes data/shapes --images 600
     python tools/train.py configs/mask_rcnn_pola_swin_shapes.py    one process on two CPU cores
     bash tools/dist_train.sh configs/mask_rcnn_pola_swin_shapes.py 2 \\
         --cfg-options train_dataloader.batch_size=1                two processes, as in the quick start

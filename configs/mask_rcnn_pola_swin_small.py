@@ -3,7 +3,7 @@
 A detector for boxes and masks of your own: faster_rcnn_pola_swin_small.py with a mask head. The
 backbone starts from weights that come with mmpola. As it stands, it reads the generated scenes of
 
-    python -m mmpola.apps.shapes data/shapes --images 600
+    python -m mmpola.openmmlab.shapes data/shapes --images 600
     python tools/train.py configs/mask_rcnn_pola_swin_small.py
 
 Lines that inherit from it, for masks in COCO's format:

@@ -4,7 +4,7 @@ A segmenter for label maps of your own: 1.9 million parameters, which learn crop
 photographs in minutes of one CPU core. The backbone starts from weights that come with mmpola. As
 it stands, it reads the generated scenes of
 
-    python -m mmpola.apps.shapes data/shapes --images 600
+    python -m mmpola.openmmlab.shapes data/shapes --images 600
     python tools/train.py configs/semantic_fpn_pola_swin_small.py
 
 Eleven lines inherit from it. Label maps are PNG files with the number of the class in every pixel,

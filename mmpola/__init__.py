@@ -4,9 +4,9 @@ Operators, layers and backbones are attributes of this package, and `dir(mmpola)
 modules are imported on first use (PEP 562), so `import mmpola` imports nothing else. Configs name
 the backbones, and what is listed in `mmpola.registry`, as `mmpola.NAME`.
 
-`import mmpola` also lets mmcv-lite run without compiled operators, see `mmpola.mmcv_operators`; the
-command `mmpola operators` does it for programs that import mmdet first. `mmpola.side_effects` lists
-what else is changed in a process.
+`import mmpola` also lets mmcv-lite run without compiled operators, see
+`mmpola.openmmlab.mmcv.operators`; the command `mmpola operators` does it for programs that import
+mmdet first. `mmpola.side_effects` lists what else is changed in a process.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _find_mmcv_operators()
 
 
 def __getattr__(name: str) -> _Any:
+    if name == 'mmcv_operators':  # files that `mmpola operators` wrote import it so
+        return _import_module('mmpola.openmmlab.mmcv.operators')
     if name not in PUBLIC_NAMES:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     value = getattr(_import_module(PUBLIC_NAMES[name]), name)

@@ -152,7 +152,7 @@ def mmcv_folder() -> Path | None:
 def mmcv_extension() -> Path | None:
     """Return the file in mmcv's folder that Python imports as `mmcv._ext`: compiled, or `_ext.py`.
 
-    A program that has imported mmpola needs none, see `mmpola.mmcv_operators`.
+    A program that has imported mmpola needs none, see `mmpola.openmmlab.mmcv.operators`.
     """
     folder = mmcv_folder()
     if folder is None:

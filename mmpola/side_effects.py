@@ -7,7 +7,8 @@ By importing a module:
     mmpola.layers, .ops       PyTorch gets the operators `torch.ops.mmpola`
     mmpola.timm               timm gets the models of `mmpola.zoo`; `torch.load` accepts the yacs
                               config in the authors' files, as an empty dict
-    mmpola.engine.config      MMEngine finds base configs `mmseg::…` by the module's name
+    mmpola.openmmlab.config.read
+                              MMEngine finds base configs `mmseg::…` by the module's name
 
 In the scripts of `tools/`, which are the commands of `mmpola`:
 
@@ -49,10 +50,10 @@ class MmcvOperators:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return where `mmpola.mmcv_operators` is, for `mmcv._ext`."""
+        """Return where `mmpola.openmmlab.mmcv.operators` is, for `mmcv._ext`."""
         if name != 'mmcv._ext':
             return None
-        return spec_from_file_location(name, PACKAGE / 'mmcv_operators.py')
+        return spec_from_file_location(name, PACKAGE / 'openmmlab' / 'mmcv' / 'operators.py')
 
 
 def find_mmcv_operators() -> None:

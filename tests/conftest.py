@@ -88,7 +88,7 @@ def _remember_packages():
 def undrawn_curves():
     """Let training runs draw no curves, which takes a quarter of a short run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('mmpola.engine.screen.draw', lambda runner: None)
+        patch.setattr('mmpola.openmmlab.screen.screen.draw', lambda runner: None)
         yield patch
 
 
@@ -156,7 +156,7 @@ def real_data():
 @pytest.fixture(scope='session')
 def shapes(tmp_path_factory):
     """A small generated data set: 12 training and 4 validation scenes of 96 x 80 pixels."""
-    from mmpola.apps.shapes import write_dataset
+    from mmpola.openmmlab.shapes import write_dataset
 
     folder = tmp_path_factory.mktemp('generated') / 'shapes'
     # This seed gives crowds in validation only.

@@ -34,12 +34,16 @@ import sys
 from pathlib import Path
 
 from mmpola.apps import analysis
-from mmpola.apps.data_checks import add_skip_argument, image_lines, names_to_skip
-from mmpola.apps.image_reader import load_image_config, open_reader
-from mmpola.engine.config import add_device_argument, add_model_arguments, add_options_argument
-from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
-from mmpola.engine.validate import unwrapped
 from mmpola.messages import counted, run_main
+from mmpola.openmmlab.checks import add_skip_argument, image_lines, names_to_skip
+from mmpola.openmmlab.config.build import unwrapped
+from mmpola.openmmlab.config.read import (
+    add_device_argument,
+    add_model_arguments,
+    add_options_argument,
+)
+from mmpola.openmmlab.predict.reader import load_image_config, open_reader
+from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 from mmpola.read_image import check_outputs, find_images
 
 

@@ -17,11 +17,11 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.data_checks import add_skip_argument, check_data
 from mmpola.checkpoint.init_cfg import check_pretrained
-from mmpola.engine.config import add_options_argument, check_parts, load_config
-from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
+from mmpola.openmmlab.checks import add_skip_argument, check_data
+from mmpola.openmmlab.config.build import validate_config
+from mmpola.openmmlab.config.read import add_options_argument, check_parts, load_config
 
 
 def main() -> None:

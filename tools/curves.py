@@ -12,8 +12,8 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.engine.curves import draw_curves
 from mmpola.messages import run_main
+from mmpola.openmmlab.screen.curves import draw_curves
 
 
 def main() -> None:

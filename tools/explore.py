@@ -23,12 +23,16 @@ from mmengine.config import Config
 from numpy.typing import NDArray
 
 from mmpola.apps import analysis
-from mmpola.apps.data_checks import add_skip_argument, image_lines, names_to_skip
-from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
-from mmpola.engine.config import add_device_argument, add_model_arguments, add_options_argument
-from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
-from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, run_main
+from mmpola.openmmlab.checks import add_skip_argument, image_lines, names_to_skip
+from mmpola.openmmlab.config.build import unwrapped
+from mmpola.openmmlab.config.read import (
+    add_device_argument,
+    add_model_arguments,
+    add_options_argument,
+)
+from mmpola.openmmlab.predict.reader import ImageReader, load_image_config, open_reader
+from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 
 MEAN = 'mean'
 """The choice of the mean over all heads."""

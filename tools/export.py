@@ -26,15 +26,15 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
-from mmpola.apps.publish.detector_export import export_detector
-from mmpola.apps.publish.evaluated_size import evaluated_size, sides
-from mmpola.apps.publish.export import export, export_model, import_onnx, threshold_note
 from mmpola.checkpoint.write import check_destination
-from mmpola.engine.config import add_model_arguments, add_options_argument, load_config
-from mmpola.engine.training_checkpoint import read_checkpoint_for
-from mmpola.engine.types import library
-from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, run_main
+from mmpola.openmmlab.config.build import validate_config
+from mmpola.openmmlab.config.read import add_model_arguments, add_options_argument, load_config
+from mmpola.openmmlab.config.types import library
+from mmpola.openmmlab.export.detector_export import export_detector
+from mmpola.openmmlab.export.onnx import export, export_model, import_onnx, threshold_note
+from mmpola.openmmlab.export.size import evaluated_size, sides
+from mmpola.openmmlab.start.fit import read_checkpoint_for
 
 
 def parse_args() -> argparse.Namespace:

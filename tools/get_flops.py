@@ -13,9 +13,9 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.publish.flops import count_model, input_size
-from mmpola.engine.config import add_options_argument, load_config
 from mmpola.messages import UsageError, listed, run_main
+from mmpola.openmmlab.config.read import add_options_argument, load_config
+from mmpola.openmmlab.export.flops import count_model, input_size
 
 
 def main() -> None:

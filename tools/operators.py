@@ -14,7 +14,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.messages import run_main
-from mmpola.mmcv_lite import add_operators, remove_operators
+from mmpola.openmmlab.mmcv.lite import add_operators, remove_operators
 
 
 def main() -> None:

@@ -31,20 +31,20 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mmpola.apps.data_checks import add_skip_argument, image_lines, names_to_skip
-from mmpola.apps.image_reader import load_image_config, open_reader
-from mmpola.apps.prediction.predictor import Predictor, result_files
-from mmpola.apps.prediction.results import numbers_note
-from mmpola.engine.config import (
+from mmpola.kernels.gate import ensure_checked
+from mmpola.messages import UsageError, counted, first_line, run_main
+from mmpola.openmmlab.checks import add_skip_argument, image_lines, names_to_skip
+from mmpola.openmmlab.config.build import unwrapped
+from mmpola.openmmlab.config.read import (
     add_compile_argument,
     add_device_argument,
     add_model_arguments,
     add_options_argument,
 )
-from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
-from mmpola.engine.validate import unwrapped
-from mmpola.kernels.gate import ensure_checked
-from mmpola.messages import UsageError, counted, first_line, run_main
+from mmpola.openmmlab.predict.predictor import Predictor, result_files
+from mmpola.openmmlab.predict.reader import load_image_config, open_reader
+from mmpola.openmmlab.predict.results import numbers_note
+from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 from mmpola.pretraining.compile_backbone import compile_backbone
 from mmpola.read_image import check_outputs, find_images
 

@@ -48,7 +48,7 @@ started=$SECONDS
 mkdir -p "$WORK"
 
 step "1/4 generating shapes in $DATA"
-"$VENV_PYTHON" -m mmpola.apps.shapes "$DATA" --images 600
+"$VENV_PYTHON" -m mmpola.openmmlab.shapes "$DATA" --images 600
 
 step '2/4 training a Mask R-CNN with a small Pola-Swin (7 minutes on two CPU cores)'
 # Steps of two small images gain nothing from a second thread; two processes with an image each halve the time.

@@ -20,8 +20,8 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
-from mmpola.apps.split import split_images
 from mmpola.messages import UsageError, run_main
+from mmpola.openmmlab.split import split_images
 
 
 def main() -> None:

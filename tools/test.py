@@ -17,9 +17,12 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.data_checks import add_skip_argument, check_data
 from mmpola.checkpoint.contents import WEIGHTS, WEIGHTS_HELP
-from mmpola.engine.config import (
+from mmpola.kernels.gate import ensure_checked
+from mmpola.messages import run_main
+from mmpola.openmmlab.checks import add_skip_argument, check_data
+from mmpola.openmmlab.config.build import validate_config
+from mmpola.openmmlab.config.read import (
     add_compile_argument,
     add_model_arguments,
     add_options_argument,
@@ -28,12 +31,9 @@ from mmpola.engine.config import (
     load_config,
     request_compilation,
 )
-from mmpola.engine.processes import place
-from mmpola.engine.train import evaluate
-from mmpola.engine.training_checkpoint import read_checkpoint_for
-from mmpola.engine.validate import validate_config
-from mmpola.kernels.gate import ensure_checked
-from mmpola.messages import run_main
+from mmpola.openmmlab.processes import place
+from mmpola.openmmlab.run.train import evaluate
+from mmpola.openmmlab.start.fit import read_checkpoint_for
 from mmpola.pretraining.data_config import name_imagenet_classes, name_trained_classes
 
 

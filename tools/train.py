@@ -16,9 +16,13 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.data_checks import add_skip_argument, check_data
 from mmpola.checkpoint.init_cfg import check_pretrained
-from mmpola.engine.config import (
+from mmpola.environment import mmcv_problem
+from mmpola.kernels.gate import ensure_checked
+from mmpola.messages import run_main
+from mmpola.openmmlab.checks import add_skip_argument, check_data
+from mmpola.openmmlab.config.build import validate_config
+from mmpola.openmmlab.config.read import (
     add_compile_argument,
     add_options_argument,
     check_parts,
@@ -28,13 +32,9 @@ from mmpola.engine.config import (
     training_dtype,
     use_mixed_precision,
 )
-from mmpola.engine.processes import print_once
-from mmpola.engine.resume import AUTO, decide_resume
-from mmpola.engine.train import locked, train
-from mmpola.engine.validate import validate_config
-from mmpola.environment import mmcv_problem
-from mmpola.kernels.gate import ensure_checked
-from mmpola.messages import run_main
+from mmpola.openmmlab.processes import print_once
+from mmpola.openmmlab.run.train import locked, train
+from mmpola.openmmlab.start.choose import AUTO, decide_resume
 
 
 def parse_args() -> argparse.Namespace:

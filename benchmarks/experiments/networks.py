@@ -16,9 +16,9 @@ from benchmarks.experiments.results import RESULTS
 from benchmarks.experiments.running import is_finished, newest
 from mmpola.apps import analysis
 from mmpola.apps.analysis.attention_weights import sample_tokens
-from mmpola.apps.image_reader import open_reader
 from mmpola.checkpoint.write import write_atomically
-from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
+from mmpola.openmmlab.predict.reader import open_reader
+from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 
 NETWORKS = {
     'detect_pola_swin': 'detector, Pola-Swin',

@@ -18,7 +18,7 @@ from benchmarks.experiments.running import CODE, TRAINED, call, start, training_
 from benchmarks.records import trees
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.checkpoint.write import write_atomically
-from mmpola.engine.resume import newest_checkpoint
+from mmpola.openmmlab.start.choose import newest_checkpoint
 
 RUN = Run('segment_pola_swin', 0)
 """A run whose batches depend on random crops and flips."""

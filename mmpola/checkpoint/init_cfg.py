@@ -16,9 +16,9 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.contents import WEIGHTS
 from mmpola.checkpoint.hub import SCHEMES, NotDownloadedError, resolve_checkpoint
 from mmpola.checkpoint.load import RenamesWeights, load_weights
-from mmpola.config_contents import nodes, type_name
 from mmpola.layers import LinearAttention
 from mmpola.messages import UsageError
+from mmpola.openmmlab.config.contents import nodes, type_name
 
 InitCfg = dict[str, Any] | list[dict[str, Any]] | None
 

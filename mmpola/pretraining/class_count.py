@@ -7,8 +7,8 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 
-from mmpola.config_contents import class_count_problems, skipped_checks
 from mmpola.messages import UsageError
+from mmpola.openmmlab.config.contents import class_count_problems, skipped_checks
 
 
 class ClassCountHook(Hook):

@@ -20,8 +20,8 @@ from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
 
-from mmpola.config_contents import IMAGENET
 from mmpola.messages import listed
+from mmpola.openmmlab.config.contents import IMAGENET
 from mmpola.read_image import IMAGE_SUFFIXES, FolderImages, images_below, rgb_image
 
 

@@ -8,8 +8,8 @@ import torch
 from mmengine.hooks import Hook
 from torch import nn
 
-from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError
+from mmpola.openmmlab.config.build import unwrapped
 
 
 def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:

@@ -24,14 +24,14 @@ from mmpola.checkpoint.grids import safetensors_metadata, saved_grids, with_meta
 from mmpola.checkpoint.hub import other_released_files
 from mmpola.checkpoint.load import RenamesWeights, fit_weights, rename
 from mmpola.checkpoint.write import write_atomically
-from mmpola.engine.config import complete_types
-from mmpola.engine.training_checkpoint import (
+from mmpola.messages import UsageError, first_line, listed
+from mmpola.openmmlab.config.build import build_model
+from mmpola.openmmlab.config.read import complete_types
+from mmpola.openmmlab.start.fit import (
     TrainingCheckpoint,
     fit_checkpoint,
     read_training_checkpoint,
 )
-from mmpola.engine.validate import build_model
-from mmpola.messages import UsageError, first_line, listed
 from mmpola.zoo import NAMED
 
 BACKBONE_PREFIX = 'backbone.'

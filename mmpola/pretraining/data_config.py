@@ -9,8 +9,8 @@ from typing import Any
 
 from mmengine.config import Config
 
-from mmpola.config_contents import IMAGENET, inner_datasets, type_name
 from mmpola.messages import info, listed
+from mmpola.openmmlab.config.contents import IMAGENET, inner_datasets, type_name
 from mmpola.pretraining.class_folders import class_names
 
 

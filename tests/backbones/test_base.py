@@ -394,7 +394,7 @@ def test_images_of_a_wrong_shape_are_refused(name):
     'name', ['PolaPVT reduced', 'PolaPVTv2 softmax', 'PolaDeiT deformable', 'PolaDeiT softmax']
 )
 def test_the_exported_program_gives_equal_outputs(name):
-    """Of variants; tests/journeys/apps/publish/test_export.py writes ONNX files."""
+    """Of variants; tests/journeys/openmmlab/export/test_export.py writes ONNX files."""
     model = build(name)
     model = build(name, out_indices=(model.num_stages - 1,)).eval()
     x = torch.randn(1, 3, 64, 64)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.registry import MODELS
 
-from mmpola.engine.training_checkpoint import read_checkpoint_for
+from mmpola.openmmlab.start.fit import read_checkpoint_for
 
 ATTN_TYPES = {
     'pola_pvt_llll': 'LLLL',

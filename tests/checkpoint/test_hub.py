@@ -20,12 +20,12 @@ from mmpola.checkpoint.hub import (
     short_name,
 )
 from mmpola.checkpoint.load import load_weights
-from mmpola.engine.training_checkpoint import (
+from mmpola.messages import UsageError
+from mmpola.openmmlab.start.fit import (
     read_checkpoint_for,
     read_training_checkpoint,
     starting_weights,
 )
-from mmpola.messages import UsageError
 from mmpola.pretraining.convert import verify_weights
 from mmpola.zoo import NAMED
 from tests.helpers.hub_server import content

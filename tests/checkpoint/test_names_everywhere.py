@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.hub import RELEASED_REPOSITORY
 from mmpola.checkpoint.init_cfg import check_pretrained
-from mmpola.engine.training_checkpoint import read_training_checkpoint
+from mmpola.openmmlab.start.fit import read_training_checkpoint
 from tests.helpers.refusals import refusal
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}

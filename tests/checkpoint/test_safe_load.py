@@ -19,8 +19,8 @@ from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.engine import training_checkpoint
 from mmpola.messages import UsageError
+from mmpola.openmmlab.start import fit as training_checkpoint
 from mmpola.pretraining.convert import convert
 from tests.helpers.training import run, small_config
 

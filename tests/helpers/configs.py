@@ -6,7 +6,7 @@ from functools import cache
 from mmengine.config import config as reading
 from mmengine.config import utils as metafiles
 
-from mmpola.config_contents import nodes
+from mmpola.openmmlab.config.contents import nodes
 from tools.dev.config_rows import read_models
 
 WIDTHS = {

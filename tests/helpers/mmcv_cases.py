@@ -2,8 +2,8 @@
 
     python -m tests.helpers.mmcv_cases
 
-writes tests/golden/mmcv.pt. It must run with a compiled mmcv 2.1.0, which `mmpola.mmcv_operators`
-replaces.
+writes tests/golden/mmcv.pt. It must run with a compiled mmcv 2.1.0, which
+`mmpola.openmmlab.mmcv.operators` replaces.
 """
 
 import sys

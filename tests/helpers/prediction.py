@@ -1,9 +1,9 @@
 """A predictor, as tools/predict.py opens it."""
 
-from mmpola.apps.image_reader import open_reader
-from mmpola.apps.prediction.predictor import Predictor
-from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
-from mmpola.engine.validate import validate_config
+from mmpola.openmmlab.config.build import validate_config
+from mmpola.openmmlab.predict.predictor import Predictor
+from mmpola.openmmlab.predict.reader import open_reader
+from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 
 
 def open_predictor(cfg, path, threshold=0.3):

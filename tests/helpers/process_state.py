@@ -22,7 +22,7 @@ import torch._dynamo
 import torchvision  # noqa: F401
 from mmengine.config.utils import MODULE2PACKAGE
 
-FIRST = ('mmpola', 'mmpola.registry', 'mmpola.timm', 'mmpola.engine.config')
+FIRST = ('mmpola', 'mmpola.registry', 'mmpola.timm', 'mmpola.openmmlab.config.read')
 """Modules that are imported before the others, which import these."""
 
 

@@ -6,7 +6,7 @@ import shutil
 import cv2
 import numpy as np
 
-from mmpola.apps.split import split_images
+from mmpola.openmmlab.split import split_images
 from tests.helpers.annotation_tools import write_converted, write_labelme
 
 BCCD = {'circle': 'RBC', 'square': 'WBC', 'triangle': 'Platelets'}

@@ -4,7 +4,7 @@ from pprint import pformat
 
 from mmengine import registry
 
-from mmpola.engine.types import scope, type_class
+from mmpola.openmmlab.config.types import scope, type_class
 
 SEARCHED = (
     'MODELS',

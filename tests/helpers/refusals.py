@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from mmpola.apps.data_checks import check_data
 from mmpola.messages import UsageError
+from mmpola.openmmlab.checks import check_data
 
 NAMED = re.compile(r'(?P<text>.*) \[(?P<name>[a-z0-9-]+)\]')
 """A line of a check."""

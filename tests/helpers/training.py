@@ -17,8 +17,8 @@ from mmengine.visualization import Visualizer
 from PIL import Image
 
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.config_contents import nodes
 from mmpola.messages import UsageError
+from mmpola.openmmlab.config.contents import nodes
 from tests.helpers import ROOT
 from tests.helpers.configs import SMALL_ARCHS, shrink
 

@@ -17,8 +17,8 @@ from mmengine.model import ExponentialMovingAverage
 from mmengine.runner import get_priority
 from torch import distributed, nn
 
-from mmpola.engine.hooks.finite import NonFiniteError
-from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
+from mmpola.openmmlab.run.finite import NonFiniteError
+from mmpola.openmmlab.run.mean_buffers import MeanBuffersHook
 from tests.helpers.configs import leave_configs_unformatted, remember_packages
 from tests.helpers.training import (
     CONFIGS,

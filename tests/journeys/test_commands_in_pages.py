@@ -10,8 +10,8 @@ import pytest
 from mmengine.registry import TRANSFORMS, init_default_scope
 
 from mmpola.commands import SCRIPTS
-from mmpola.engine.config import load_config
-from mmpola.engine.validate import validate_config
+from mmpola.openmmlab.config.build import validate_config
+from mmpola.openmmlab.config.read import load_config
 from tests.helpers import ROOT
 from tests.helpers.configs import INSTALLED
 from tests.helpers.pages import code_blocks

@@ -14,9 +14,9 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from mmengine.runner import Runner
 
-from mmpola.apps.data_checks import check_data
 from mmpola.backbones import PolaSwin, base
-from mmpola.engine.advice import length_advice
+from mmpola.openmmlab.checks import check_data
+from mmpola.openmmlab.run.advice import length_advice
 from tests.helpers.configs import INSTALLED, config_files, shrink_input, shrink_model
 from tests.helpers.pages import block_with, code_blocks
 from tests.helpers.project import BCCD, write_data

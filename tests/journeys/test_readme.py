@@ -53,7 +53,7 @@ def test_the_page_on_timm_runs(root, tmp_path, monkeypatch):
 def test_the_page_on_export_runs(root, tmp_path, monkeypatch):
     monkeypatch.setitem(pola_deit.ARCHS['tiny'], 'depth', 1)
     monkeypatch.chdir(tmp_path)
-    # The other blocks need a detector: tests/journeys/apps/publish/test_detector.py runs them.
+    # The other blocks need a detector: tests/journeys/openmmlab/export/test_detector.py runs them.
     *_, export_block = code_blocks(root / 'docs' / 'export.md')
     names = {}
     exec(export_block, names)

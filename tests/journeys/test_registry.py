@@ -47,7 +47,7 @@ def test_a_backbone_imports_neither_the_runner_nor_data_sets():
     unneeded = (
         'mmengine.runner',
         'pycocotools',
-        'mmpola.engine',
+        'mmpola.openmmlab',
         'mmpola.apps',
         'mmpola.lra',
         'mmpola.timm',

@@ -48,7 +48,7 @@ def test_the_docs_say_what_an_import_changes(root):
         'mmpola': {'meta_path': ['MmcvOperators']},
         'mmpola.registry': {'scopes': ['mmpola']},
         'mmpola.timm': {'safe globals': [yacs], 'timm': sorted(NAMED)},
-        'mmpola.engine.config': {'packages': ['mmseg=mmseg', 'mmseg=mmsegmentation']},
+        'mmpola.openmmlab.config.read': {'packages': ['mmseg=mmseg', 'mmseg=mmsegmentation']},
     }
     page = (root / 'docs' / 'install.md').read_text()
     section = page.partition('## What mmpola changes in a process')[2].partition('\n## ')[0]

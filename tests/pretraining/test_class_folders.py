@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
 
-from mmpola.engine.seeding import SampleKey, SeededDataset
+from mmpola.openmmlab.run.seeding import SampleKey, SeededDataset
 from mmpola.pretraining.class_folders import (
     IMAGENET,
     ClassFolders,

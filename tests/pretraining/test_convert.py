@@ -9,8 +9,8 @@ from mmengine.runner import load_checkpoint
 import mmpola
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.load import load_weights
-from mmpola.engine.training_checkpoint import read_checkpoint_for
-from mmpola.engine.validate import build_model
+from mmpola.openmmlab.config.build import build_model
+from mmpola.openmmlab.start.fit import read_checkpoint_for
 from mmpola.pretraining.convert import (
     conversion_summary,
     convert,

@@ -119,7 +119,7 @@ def count(model: Model) -> Counts:
     # Without MMEngine, --check works if every model has been counted.
     from mmengine.config import Config
 
-    from mmpola.apps.publish.flops import count_model
+    from mmpola.openmmlab.export.flops import count_model
 
     cfg = Config.fromfile(CONFIGS / f'{model.config}.py')
     backbone = cfg.model.backbone

@@ -23,11 +23,11 @@ from matplotlib.patches import Rectangle
 
 from mmpola.apps import analysis
 from mmpola.apps.analysis.figures import BLUE, GREY, ORANGE
-from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
 from mmpola.checkpoint.write import write_figure
-from mmpola.engine.config import add_options_argument
-from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.messages import run_main
+from mmpola.openmmlab.config.read import add_options_argument
+from mmpola.openmmlab.predict.reader import ImageReader, load_image_config, open_reader
+from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 
 CLASSES = (('red cells', '#a50026'), ('white cell', '#053061'), ('platelets', '#006837'))
 """Name and colour of each class of BCCD, in the order of the config."""

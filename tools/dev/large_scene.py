@@ -23,12 +23,12 @@ from PIL import Image
 
 from mmpola.apps import analysis
 from mmpola.apps.analysis.figures import BLUE, COLOUR_PERCENTILE, GREY, ORANGE
-from mmpola.apps.image_reader import load_image_config, open_reader
-from mmpola.apps.shapes import draw_scene
 from mmpola.checkpoint.write import write_figure
-from mmpola.engine.config import add_options_argument
-from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.messages import run_main
+from mmpola.openmmlab.config.read import add_options_argument
+from mmpola.openmmlab.predict.reader import load_image_config, open_reader
+from mmpola.openmmlab.shapes import draw_scene
+from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 
 SIDE = 4096
 """Of the scene in pixels."""

@@ -14,9 +14,9 @@ from mmpola.apps.analysis.capture import LayerInputs, observe
 from mmpola.apps.analysis.figures import CHARTS, draw_maps, draw_sorted, save_figure
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
 from mmpola.apps.analysis.scene import Point, Scene, open_scene
-from mmpola.apps.image_reader import ImageReader
 from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import UsageError
+from mmpola.openmmlab.predict.reader import ImageReader
 from mmpola.read_image import ImageFile
 
 

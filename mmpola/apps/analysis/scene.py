@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mmpola.apps.image_reader import ClassFoldersReader, ImageReader, channels_explained
 from mmpola.layers import Grid, covering_grid
 from mmpola.messages import UsageError
+from mmpola.openmmlab.predict.reader import ClassFoldersReader, ImageReader, channels_explained
 
 Point = tuple[int, int]
 """Column and row of a pixel, (x, y), from 0."""

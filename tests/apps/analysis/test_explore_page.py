@@ -3,10 +3,10 @@
 import pytest
 from mmengine.config import Config
 
-from mmpola.apps.image_reader import open_reader
-from mmpola.engine.training_checkpoint import load_model, read_training_checkpoint
-from mmpola.engine.validate import build_model
 from mmpola.messages import UsageError
+from mmpola.openmmlab.config.build import build_model
+from mmpola.openmmlab.predict.reader import open_reader
+from mmpola.openmmlab.start.fit import load_model, read_training_checkpoint
 from tests.helpers.processes import load_script
 
 SECOND = 'stages.1.blocks.0.attn'

@@ -9,8 +9,8 @@ import torch
 from mmengine.registry import init_default_scope
 
 from mmpola.apps.analysis.scene import Geometry, Scene, pipeline_geometry, transform_geometry
-from mmpola.apps.image_reader import ClassFoldersReader, PipelineReader
 from mmpola.messages import UsageError
+from mmpola.openmmlab.predict.reader import ClassFoldersReader, PipelineReader
 
 PIPELINES = {
     'mmdet': [

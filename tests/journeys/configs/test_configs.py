@@ -6,8 +6,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner, find_latest_checkpoint
 
-from mmpola.config_contents import nodes
-from mmpola.engine import training_checkpoint
+from mmpola.openmmlab.config.contents import nodes
+from mmpola.openmmlab.start import fit as training_checkpoint
 from tests.helpers import ROOT
 from tests.helpers.configs import DENSE, OTHER_HEADS, shrink
 

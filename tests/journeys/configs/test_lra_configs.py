@@ -9,7 +9,7 @@ import torch
 from mmengine.registry import DATASETS
 from mmengine.structures import BaseDataElement
 
-from mmpola.engine.training_checkpoint import read_training_checkpoint
+from mmpola.openmmlab.start.fit import read_training_checkpoint
 from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.configs.test_lra_configs import read_config
 from tests.helpers.training import Signal, assert_same, run, saved

@@ -8,8 +8,8 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmpola.engine.training_checkpoint import fit_checkpoint, read_training_checkpoint
-from mmpola.engine.validate import build_model
+from mmpola.openmmlab.config.build import build_model
+from mmpola.openmmlab.start.fit import fit_checkpoint, read_training_checkpoint
 from tests.helpers.configs import OTHER_HEADS, shrink
 from tests.helpers.processes import run_script
 

@@ -6,7 +6,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.engine.config import load_config
+from mmpola.openmmlab.config.read import load_config
 from tests.helpers.processes import run_script
 from tests.helpers.python_style import write_in_python_style
 

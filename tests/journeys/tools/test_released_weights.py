@@ -12,13 +12,13 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from mmpola.backbones.weight_names import POLA_SWIN, POLAFORMER_PP, to_released
-from mmpola.engine.training_checkpoint import (
+from mmpola.openmmlab.config.build import build_model
+from mmpola.openmmlab.start.fit import (
     load_model,
     read_checkpoint_for,
     read_training_checkpoint,
     starting_weights,
 )
-from mmpola.engine.validate import build_model
 from tests.helpers.configs import SMALL_ARCHS
 from tests.helpers.processes import run_script
 from tests.helpers.training import small_config

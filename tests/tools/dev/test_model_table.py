@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from mmengine.config import Config
 
-from mmpola.apps.publish.flops import count_model
 from mmpola.messages import UsageError
+from mmpola.openmmlab.export.flops import count_model
 from mmpola.zoo import ARCHITECTURES
 from tests.helpers import ROOT
 from tools.dev import config_rows, model_table

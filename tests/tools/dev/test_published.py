@@ -6,8 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 from mmengine.config import Config
 
-from mmpola.apps.publish.flops import count_model
-from mmpola.engine.validate import build_model
+from mmpola.openmmlab.config.build import build_model
+from mmpola.openmmlab.export.flops import count_model
 from tools.dev import config_rows, published
 from tools.dev.config_rows import ROOT
 

@@ -1,1 +1,0 @@
-"""Predict images with a detector, a segmenter or a classifier: read, predict, draw, write."""

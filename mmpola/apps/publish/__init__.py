@@ -1,1 +1,0 @@
-"""Publishing a model: converting and exporting checkpoints, counting operations."""

@@ -1,1 +1,0 @@
-"""Training on MMEngine: configs, runs, resuming, loops, hooks, optimizers, logs."""

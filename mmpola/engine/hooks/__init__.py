@@ -1,1 +1,0 @@
-"""Hooks: preemption, checkpoints, a stop at NaN, buffers, compilation, pictures, a final test."""

@@ -1,0 +1,1 @@
+"""A workplace for any network of OpenMMLab: configs, checks, runs, prediction, export."""

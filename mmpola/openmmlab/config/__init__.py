@@ -1,0 +1,1 @@
+"""Read a config, complete it, say what it contains, build its model."""

@@ -1,0 +1,1 @@
+"""Write a model as ONNX, and count its parameters and operations."""

@@ -1,0 +1,1 @@
+"""mmcv's compiled operators on torchvision's."""

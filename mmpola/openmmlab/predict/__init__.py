@@ -1,0 +1,1 @@
+"""Read images as evaluation reads them, predict, draw, and save."""

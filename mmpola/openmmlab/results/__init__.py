@@ -1,0 +1,1 @@
+"""Metrics by class, names of result files, and drawings of an evaluation."""

@@ -1,0 +1,306 @@
+"""Train and evaluate a config whose model, data and checkpoints have been checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from torch import Tensor, nn
+
+from mmpola.checkpoint.init_cfg import check_pretrained, teacher_files
+from mmpola.messages import UsageError, info
+from mmpola.openmmlab.config.build import replace_sync_bn, unwrapped
+from mmpola.openmmlab.config.contents import class_list_problem, type_name
+from mmpola.openmmlab.processes import leave_process_group, place
+from mmpola.openmmlab.run.runner import Runner
+from mmpola.openmmlab.start.choose import Decision
+from mmpola.openmmlab.start.fit import (
+    TrainingCheckpoint,
+    known_classes,
+    loads_classes,
+    read_training_checkpoint,
+    starting_weights,
+)
+from mmpola.openmmlab.start.forget import ForgetHook
+from mmpola.openmmlab.start.resumed import ResumedHook
+from mmpola.side_effects import end_children_with_this_process
+
+LOCK = 'training.lock'
+"""Name of the file in the work dir that a training run locks."""
+
+STARTED = 'the heads start from the weights for these other classes'
+TAUGHT = 'each of these is taught as the class of the same number'
+"""What is logged of classes with other names: of the weights of a new run, and of a teacher."""
+
+
+class StartHook(Hook):
+    """Loads weights that have been compared with the model, when training or a test begins.
+
+    MMEngine's `load_from` finds no weights in the authors' files, and only warns of tensors that do
+    not fit.
+
+    Args:
+        weights: tensors by the model's names.
+    """
+
+    priority = 'VERY_HIGH'
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self.weights = weights
+
+    def before_train(self, runner: Any) -> None:
+        """Load the weights."""
+        self._load(runner)
+
+    def before_test(self, runner: Any) -> None:
+        """Load the weights."""
+        self._load(runner)
+
+    def _load(self, runner: Any) -> None:
+        unwrapped(runner.model).load_state_dict(self.weights, strict=False)
+        # EMAHook starts its average from them.
+        runner.call_hook('after_load_checkpoint', checkpoint={'state_dict': self.weights})
+        self.weights = {}
+
+
+class ClassesHook(Hook):
+    """Compares the classes of a checkpoint with those of the data set that the runner has built.
+
+    Weights for classes in another order fit, and predict one class for another. A file, or a data
+    set, that names no classes is not compared.
+
+    Args:
+        path: of the checkpoint.
+        classes: names of the classes that it was trained on, by label; may be empty.
+        loader: 'train_dataloader' or 'test_dataloader'.
+        others: what is logged if the names are others, which is then allowed; another number of
+            classes is, too.
+
+    Raises:
+        UsageError: names or order differ; if others are allowed, the order of the same names.
+    """
+
+    priority = 'VERY_HIGH'
+
+    def __init__(self, path: str, classes: Sequence[str], loader: str, others: str = '') -> None:
+        self.path = path
+        self.classes = classes
+        self.loader = loader
+        self.others = others
+
+    def before_run(self, runner: Any) -> None:
+        """Compare."""
+        loader = self.loader
+        found = _classes_of(runner, loader)
+        if not found and loader == 'train_dataloader' and runner.val_loop is not None:
+            loader = 'val_dataloader'  # images without labels have no classes
+            found = _classes_of(runner, loader)
+        if not self.classes or not found:
+            return
+        if self.others and len(found) != len(self.classes):
+            return
+        problem = class_list_problem(self.classes, self.path, found, f'{loader}.dataset')
+        if problem is None:
+            return
+        if self.others and set(found) != set(self.classes):
+            info(f'{problem}; {self.others}')
+        else:
+            raise UsageError(
+                f'{problem}; metainfo.classes of the data set, or classes of class folders, sets '
+                'their order'
+            )
+
+
+def _classes_of(runner: Any, loader: str) -> Sequence[str] | None:
+    """Return the names of the classes of a loader's data set, by label."""
+    metainfo = getattr(getattr(runner, loader).dataset, 'metainfo', None) or {}
+    classes: Sequence[str] | None = metainfo.get('classes')
+    return classes
+
+
+def train(
+    cfg: Config,
+    model: nn.Module,
+    overwrite: bool,
+    decision: Decision,
+    printed: Sequence[str] = (),
+) -> None:
+    """Train with MMEngine's Runner; the caller holds the lock of the work dir, see `locked`.
+
+    Args:
+        cfg: config of the run, with `resume` and `load_from` as `decide_resume` has set them.
+        model: what `validate_config` returned for it.
+        overwrite: whether the run may overwrite checkpoints in its work dir.
+        decision: what `decide_resume` returned.
+        printed: lines that are on the screen already, for the log file.
+
+    Raises:
+        UsageError: pretrained weights are missing; `load_from` does not fit the backbone; its
+            classes, or a teacher's, are those of the data in another order; the checkpoint to
+            resume from has other classes; a checkpoint cannot be written; or the loss or the
+            weights are not finite.
+    """
+    hooks: list[Hook] = []
+    check_pretrained(cfg.model)
+    for file in teacher_files(cfg.model):
+        hooks.append(ClassesHook(file, known_classes(file), 'train_dataloader', TAUGHT))
+    if cfg.get('resume'):
+        hooks.append(ClassesHook(cfg.load_from, decision.classes, 'train_dataloader'))
+        hooks.append(ResumedHook(cfg.load_from))
+    elif cfg.get('load_from'):
+        checkpoint = read_training_checkpoint(cfg.load_from)
+        weights = starting_weights(checkpoint, model)
+        hooks.append(StartHook(weights))
+        if loads_classes(weights, cfg.model):
+            hooks.append(
+                ClassesHook(checkpoint.path, checkpoint.classes, 'train_dataloader', STARTED)
+            )
+        cfg.load_from = None
+    if overwrite:
+        hooks.append(ForgetHook(decision.named, resumes=bool(cfg.get('resume'))))
+    runner = build_runner(cfg, hooks)
+    log_to_file(runner, printed)
+    count_accumulation(runner)
+    status = None
+    try:
+        runner.train()
+    except SystemExit as stop:  # of PreemptionHook: all processes have saved
+        status = stop.code
+    del runner  # holds the process group
+    leave_process_group()
+    if status is not None:
+        raise SystemExit(status)
+
+
+def evaluate(
+    cfg: Config, checkpoint: TrainingCheckpoint, printed: Sequence[str] = ()
+) -> dict[str, float]:
+    """Evaluate a checkpoint on the config's test data and return the metrics.
+
+    Args:
+        cfg: config of the run.
+        checkpoint: weights and classes.
+        printed: lines that are on the screen already, for the log file.
+    """
+    cfg.load_from = None
+    comparison = ClassesHook(checkpoint.path, checkpoint.classes, 'test_dataloader')
+    runner = build_runner(cfg, [StartHook(checkpoint.weights), comparison])
+    log_to_file(runner, printed)
+    metrics: dict[str, float] = runner.test()
+    del runner  # holds the process group
+    leave_process_group()
+    return metrics
+
+
+def log_to_file(runner: Runner, lines: Sequence[str]) -> None:
+    """Log lines before the first batch, until which the screen hides the level INFO."""
+    for line in lines:
+        runner.logger.info(line)
+
+
+def count_accumulation(runner: Runner) -> None:
+    """Let MMEngine scale the learning rate by the images per step of the optimizer.
+
+    It counts those of one forward pass, of which `accumulative_counts` make a step.
+    """
+    scaling = runner.auto_scale_lr or {}
+    counts = runner.cfg.optim_wrapper.get('accumulative_counts', 1)
+    if scaling.get('enable') and counts > 1:
+        scaling['base_batch_size'] /= counts
+        info(f'accumulative_counts={counts}: the learning rate is for {counts} times the batch')
+
+
+def refuse_sharding(cfg: Config) -> None:
+    """Raise UsageError if weights would be split among processes.
+
+    MMEngine's Runner ignores `strategy`. Under the wrapper it initialises and saves the shard of
+    the first process.
+    """
+    strategy = cfg.get('strategy')
+    if strategy:
+        raise UsageError(
+            "strategy: expected none, because MMEngine's Runner ignores it, "
+            f'got {strategy}; remove it, see docs/train.md'
+        )
+    wrapper = cfg.get('model_wrapper_cfg') or {}
+    if type_name(wrapper.get('type')) == 'MMFullyShardedDataParallel':
+        raise UsageError(
+            "model_wrapper_cfg: expected a wrapper that keeps all weights, because MMEngine's "
+            'Runner saves the weights of one process, got MMFullyShardedDataParallel; remove it, '
+            'see docs/train.md'
+        )
+
+
+def build_runner(cfg: Config, hooks: list[Hook]) -> Runner:
+    """Build MMEngine's Runner, with a short screen and the hooks that draw.
+
+    Args:
+        cfg: config of the run. In it, SyncBN is replaced if there is no GPU.
+        hooks: registered in addition to the config's.
+    """
+    refuse_sharding(cfg)
+    end_children_with_this_process()
+    if cfg.launcher == 'none':
+        replace_sync_bn(cfg.model, ('MMSyncBN',))  # as MMEngine does with SyncBN
+    if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
+        _use_cpu_processes(cfg)
+    runner = Runner.from_cfg(cfg)
+    for hook in hooks:
+        runner.register_hook(hook)
+    return runner
+
+
+def _use_cpu_processes(cfg: Config) -> None:
+    """Start a process group on CPUs, and replace SyncBN, which needs CUDA, in the config.
+
+    MMEngine's launcher calls torch.cuda.set_device unless a process group exists. Its DDP wrapper
+    passes device_ids, which a model on the CPU refuses.
+    """
+    torch.distributed.init_process_group('gloo')
+    wrapper = cfg.get('model_wrapper_cfg') or {
+        'type': 'MMDistributedDataParallel',
+        'broadcast_buffers': False,
+        'find_unused_parameters': cfg.get('find_unused_parameters', False),  # as in MMEngine
+    }
+    cfg.model_wrapper_cfg = {**wrapper, 'device_ids': None}
+    if replace_sync_bn(cfg.model, ('SyncBN', 'MMSyncBN')):
+        print('no GPU: SyncBN, which needs CUDA, is replaced by BN of each process')
+
+
+@contextmanager
+def locked(cfg: Config) -> Iterator[None]:
+    """Keep other training runs out of the work dir.
+
+    Rank 0 holds a lock. The system releases it when the process ends, however it ends. A run that
+    is refused before it writes anything leaves no folder.
+
+    Raises:
+        UsageError: another training run holds the lock.
+    """
+    if place(cfg.launcher).rank > 0:
+        yield
+        return
+    folder = Path(cfg.work_dir)
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = FileLock(folder / LOCK).acquire(timeout=0)
+    except Timeout:
+        raise UsageError(
+            f'{folder}: another training run writes to it; use another --work-dir'
+        ) from None
+    with lock:
+        try:
+            yield
+        except BaseException:
+            if new and [path.name for path in folder.iterdir()] == [LOCK]:  # refused at the start
+                (folder / LOCK).unlink()
+                for path in new:
+                    path.rmdir()
+            raise

@@ -1,0 +1,1 @@
+"""Console output of a run, its curves and the picture of its first batch."""

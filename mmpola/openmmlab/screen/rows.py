@@ -1,0 +1,91 @@
+"""The validations of a training run as rows under one heading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from mmpola.openmmlab.screen.curves import class_of
+
+METRICS_SHOWN = 4
+"""Largest number of columns for metrics of all classes."""
+
+CLASSES_SHOWN = 6
+"""Metrics of single classes are columns if there are at most this many.
+
+With boxes and masks, those of the boxes alone are tried then.
+"""
+
+NARROWEST = 7
+"""Width of a column in characters, if its name is not longer."""
+
+Cells = list[tuple[str, str]]
+"""(name of the column, text) of a row."""
+
+
+class ValidationTable:
+    """Arranges rows under a heading, which comes again only if a row has other columns."""
+
+    def __init__(self) -> None:
+        self.heading = ''
+
+    def lines(self, cells: Cells) -> list[str]:
+        """Return the line of a row, after its heading if it is not that of the row before."""
+        names = []
+        texts = []
+        for name, text in cells:
+            width = max(NARROWEST, len(name))
+            names.append(name.rjust(width))
+            texts.append(text.rjust(width))
+        heading = '  '.join(names)
+        lines = ['  '.join(texts).rstrip()]
+        if heading != self.heading:
+            lines.insert(0, heading)
+            self.heading = heading
+        return lines
+
+
+def metric_cells(metrics: dict[str, Any], awaited: Sequence[str] = ()) -> Cells:
+    """Return the cells of a validation's metrics: those of all classes, then those of single ones.
+
+    A metric that narrows another down, as `bbox_mAP_50` does with `bbox_mAP`, is left out if it is
+    not the first.
+
+    Args:
+        metrics: by MMEngine's names; what is no number is left out.
+        awaited: those that decide which checkpoint is the best, shown in any case.
+    """
+    numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, Real)}
+    overall = [name for name in numbers if class_of(name) is None]
+    main = [name for name in overall if name in awaited]
+    main += [name for name in overall if name not in main and not _is_detail(name, overall)]
+    main = main[:METRICS_SHOWN]
+    shown = [name for name in overall if name in main]
+    labels = [name.rpartition('/')[2] for name in shown]
+    if len(set(labels)) < len(labels):  # of several data sets
+        labels = shown
+    cells = [(label, value_text(numbers[name])) for label, name in zip(labels, shown, strict=True)]
+    single = [(class_of(name), value_text(numbers[name])) for name in numbers]
+    of_classes = [(label, text) for label, text in single if label is not None]
+    if len(of_classes) > CLASSES_SHOWN:  # perhaps of boxes and of masks
+        of_classes = [(label, text) for label, text in of_classes if label.startswith('bbox_')]
+    if 1 < len(of_classes) <= CLASSES_SHOWN:  # a single one is that of all
+        cells += of_classes
+    return cells
+
+
+def _is_detail(name: str, names: list[str]) -> bool:
+    """Whether a metric narrows another one of these down, and is not the first to do so."""
+    for other in names:
+        details = [detail for detail in names if detail.startswith(f'{other}_')]
+        if name in details[1:]:
+            return True
+    return False
+
+
+def value_text(value: float) -> str:
+    """Return a metric to a hundredth of a percent: a share with 4 digits, percent with 2."""
+    if abs(value) <= 1:
+        return f'{value:.4f}'
+    return f'{value:.2f}'

@@ -1,0 +1,357 @@
+"""What a run shows on the screen, of which the log file has everything.
+
+A summary, the first step, a row for each validation, and what was saved; on a terminal progress
+bars, elsewhere MMEngine's lines about training steps and of validations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+from mmengine.dist import is_main_process
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.logging import MMLogger
+from torch import Tensor
+from tqdm import tqdm
+
+from mmpola.messages import FOR_THE_USER, counted, first_line, info
+from mmpola.openmmlab.processes import is_killed_worker
+from mmpola.openmmlab.run.advice import is_by_epoch
+from mmpola.openmmlab.run.seeding import unchanged_generators
+from mmpola.openmmlab.screen.curves import CURVES, draw_curves
+from mmpola.openmmlab.screen.first_batch import after_preprocessing
+from mmpola.openmmlab.screen.rows import Cells, ValidationTable, metric_cells
+from mmpola.openmmlab.screen.summary import (
+    checkpoint_lines,
+    logs_scalars,
+    model_lines,
+    next_lines,
+    stop_lines,
+    training_lines,
+)
+
+ABOUT_MMENGINE = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
+"""Beginnings of warnings about MMEngine's own code, which every run would print."""
+
+OF_TRAINING = re.compile(r'(Epoch|Iter)\((train\)|val\)(?!.* eta: ))')
+"""Beginning of MMEngine's lines that bars and rows replace on a terminal.
+
+They are those about training steps and those with the metrics of a validation, which have no `eta`.
+Elsewhere they stay: scripts search the output of a run for them.
+"""
+
+OF_A_TEST = re.compile(r'(Epoch|Iter)\(test\).* eta: ')
+"""Beginning of MMEngine's lines about the steps of a test; a line with metrics has no `eta`."""
+
+
+class Screen(logging.Filter):
+    """Decides which log lines appear on the screen, and writes them above a progress bar.
+
+    Warnings, errors and the messages of mmpola do, and MMEngine's lines about training steps and of
+    metrics if there is no bar. A test shows the lines of its metrics too.
+
+    Attributes:
+        is_testing: whether a test runs.
+        terminal: the standard output.
+        has_bar: whether progress bars are drawn: on a terminal that has a size.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_testing = False
+        self.terminal = sys.stdout
+        self.has_bar = is_main_process() and has_size(self.terminal)
+
+    def attach(self, handler: logging.StreamHandler[TextIO]) -> None:
+        """Filter the lines of a handler."""
+        handler.addFilter(self)
+        handler.setFormatter(ScreenFormatter(handler.formatter or logging.Formatter()))
+        if self.has_bar:
+            handler.setStream(AboveBar(handler.stream))  # type: ignore[arg-type]
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to show a line."""
+        if hasattr(record, FOR_THE_USER):
+            return True
+        text = str(record.msg)
+        if record.levelno == logging.WARNING:
+            return not text.startswith(ABOUT_MMENGINE)
+        if record.levelno > logging.WARNING:
+            return True
+        if self.is_testing:
+            return not (self.has_bar and OF_A_TEST.match(text))
+        return not self.has_bar and OF_TRAINING.match(text) is not None
+
+
+def has_size(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that says how wide it is; tqdm draws nothing on others."""
+    return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
+
+
+class ScreenFormatter(logging.Formatter):
+    """MMEngine's formatter, but mmpola's own messages appear as they are."""
+
+    def __init__(self, others: logging.Formatter) -> None:
+        super().__init__()
+        self.others = others
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        if hasattr(record, FOR_THE_USER):
+            return record.getMessage()
+        return self.others.format(record)
+
+
+class AboveBar:
+    """A stream that writes above the progress bars of a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> None:
+        """Write text."""
+        tqdm.write(text, file=self.stream, end='')
+
+    def flush(self) -> None:
+        """Flush the terminal."""
+        self.stream.flush()
+
+
+@contextlib.contextmanager
+def prints_logged(logger: MMLogger) -> Iterator[None]:
+    """Log what is printed, such as pycocotools' remarks, at the level INFO."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            if line.strip():
+                logger.info(line)
+
+
+class ScreenHook(Hook):
+    """Prints a summary of a run when it starts, a row for each validation, and what was saved.
+
+    After each validation and at the end it draws `curves.png` in the work dir, from what MMEngine
+    has logged in `scalars.json`. A picture that cannot be drawn is a line in the log.
+
+    Args:
+        screen: of the runner.
+    """
+
+    priority = 'NORMAL'  # after the losses are known, before the log line
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+        self.bar: tqdm[Any] | None = None
+        self.began: float | None = None
+        self.table = ValidationTable()
+        self.metrics: dict[str, Any] = {}
+        self.started = time.perf_counter()
+        self.validated_at = 0
+        self.best: list[Any] = []
+
+    def before_train(self, runner: Any) -> None:
+        """Print the summary, and the size of the first batch when it has been read."""
+        self.started = time.perf_counter()
+        self.validated_at = runner.iter
+        self.best = best_checkpoints(runner)
+        for line in (*model_lines(runner), *training_lines(runner)):
+            info(line)
+        after_preprocessing(runner.model, self._report_batch)
+
+    def before_test(self, runner: Any) -> None:
+        """Print the summary of an evaluation."""
+        if not is_training(runner):
+            for line in model_lines(runner):
+                info(line)
+            after_preprocessing(runner.model, self._report_batch)
+
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        """Report the first step; move the bar."""
+        if self.began is not None:
+            self._report_step(runner)
+            self.began = None
+        if not self.screen.has_bar:
+            return
+        has_no_rows = runner.val_loop is None
+        if is_by_epoch(runner.train_loop):
+            title = f'epoch {runner.epoch + 1}/{runner.max_epochs}'
+            self._advance(title, batch_idx, len(runner.train_dataloader), leave=has_no_rows)
+        else:
+            self._advance('training', batch_idx, runner.max_iters, leave=has_no_rows)
+        history = runner.message_hub.log_scalars.get('train/loss')
+        if self.bar is not None and history is not None:
+            left = timedelta(seconds=round(runner.message_hub.runtime_info.get('eta', 0)))
+            text = f'loss {history.current():.4f}, run ends in {left}'
+            self.bar.set_postfix_str(text, refresh=False)
+        self._close_if_full()
+
+    def after_val_epoch(self, runner: Any, metrics: dict[str, Any] | None = None) -> None:
+        """Note the metrics."""
+        self.metrics = metrics or {}
+
+    def after_val(self, runner: Any) -> None:
+        """Print a row and draw the curves: MMEngine has logged the metrics and saved the best."""
+        if not is_training(runner):
+            return
+        for line in self.table.lines(self._cells(runner)):
+            info(line)
+        self.validated_at = runner.iter
+        self.best = best_checkpoints(runner)
+        draw(runner)
+
+    def after_train(self, runner: Any) -> None:
+        """Draw the steps after the last validation, if there are any."""
+        if runner.iter > self.validated_at:
+            draw(runner)
+
+    def after_run(self, runner: Any) -> None:
+        """Print the last checkpoint and the best one, and after training what comes next."""
+        lines = checkpoint_lines(runner.message_hub.runtime_info)
+        if is_training(runner):
+            lines = [*stop_lines(runner), *lines, *next_lines(runner)]
+        for line in lines:
+            info(line)
+
+    def before_val_epoch(self, runner: Any) -> None:
+        """Close the bar of training."""
+        self._close()
+
+    def before_test_epoch(self, runner: Any) -> None:
+        """Close the bar of training; show the metrics of the test."""
+        self.screen.is_testing = True
+        self._close()
+
+    def after_test(self, runner: Any) -> None:
+        """Show the lines of metrics no more."""
+        self.screen.is_testing = False
+
+    def after_val_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        """Move the bar."""
+        self._advance('validation', batch_idx, len(runner.val_dataloader), leave=False)
+        self._close_if_full()
+
+    def after_test_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        """Move the bar."""
+        self._advance('test', batch_idx, len(runner.test_dataloader), leave=False)
+        self._close_if_full()
+
+    def _report_batch(self, batch: Any) -> None:
+        """Print the size of the first batch and begin to measure the first step."""
+        self.began = time.perf_counter()
+        inputs = batch.get('inputs') if isinstance(batch, dict) else None
+        if isinstance(inputs, Tensor) and inputs.dim() == 4:
+            images, channels, height, width = inputs.shape
+            info(
+                f'first batch  {counted(images, "image")} of {width} x {height} pixels (width x '
+                f'height) with {counted(channels, "channel")}, as the network reads them'
+            )
+        elif isinstance(inputs, Tensor):
+            info(f'first batch  {" x ".join(map(str, inputs.shape))}, as the network reads it')
+
+    def _report_step(self, runner: Any) -> None:
+        """Print how long the first step took and when the run would end at this pace."""
+        now = time.perf_counter()
+        began = self.began or now
+        left = timedelta(seconds=round((now - began) * (runner.max_iters - runner.iter - 1)))
+        end = (datetime.now() + left).strftime('%Y-%m-%d %H:%M')
+        info(
+            f'first step   {now - began:.1f} s; at this pace the run ends in {left} ({end}), '
+            'validations not counted; the first step is often the slowest'
+        )
+
+    def _cells(self, runner: Any) -> Cells:
+        """Return the row of a validation; its loss is the mean since the one before."""
+        place = ('step', str(runner.iter))
+        if is_by_epoch(runner.train_loop):
+            place = ('epoch', str(runner.epoch))
+        loss = '-'
+        steps = runner.iter - self.validated_at
+        history = runner.message_hub.log_scalars.get('train/loss')
+        if steps > 0 and history is not None:
+            loss = f'{history.mean(steps):.4f}'
+        awaited = awaited_metrics(runner)
+        cells = [place, ('loss', loss), *metric_cells(self.metrics, awaited)]
+        if awaited:
+            is_best = best_checkpoints(runner) != self.best
+            cells.append(('best', 'best' if is_best else ''))
+        minutes = (time.perf_counter() - self.started) / 60
+        cells.append(('minutes', f'{minutes:.1f}'))
+        return cells
+
+    def _advance(self, title: str, index: int, total: int, leave: bool) -> None:
+        """Set the bar to the step after `index`; start one if there is none."""
+        if not self.screen.has_bar:
+            return
+        if self.bar is None:
+            self.bar = tqdm(
+                desc=title,
+                initial=index,
+                total=total,
+                leave=leave,
+                unit='step',
+                dynamic_ncols=True,
+                file=self.screen.terminal,
+            )
+        self.bar.update()
+
+    def _close_if_full(self) -> None:
+        if self.bar is not None and self.bar.n >= self.bar.total:
+            self._close()
+
+    def _close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
+def is_training(runner: Any) -> bool:
+    """Whether a validation or test belongs to a training run."""
+    return not (runner._train_loop is None or isinstance(runner._train_loop, dict))
+
+
+def awaited_metrics(runner: Any) -> list[str]:
+    """Return the metrics by which a run keeps its best checkpoints."""
+    names: list[str] = []
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook):
+            names += hook.save_best or ()
+    return names
+
+
+def best_checkpoints(runner: Any) -> list[Any]:
+    """Return the paths of the best checkpoints that MMEngine's hook has noted so far."""
+    known = runner.message_hub.runtime_info
+    return [path for name, path in known.items() if name.startswith('best_ckpt')]
+
+
+def draw(runner: Any) -> None:
+    """Draw the curves of a run in its first process; a failure is a line in the log."""
+    if not (is_main_process() and logs_scalars(runner)):
+        return
+    try:
+        with unchanged_generators():
+            draw_curves(runner.work_dir)
+    except Exception as error:
+        if is_killed_worker(error):
+            raise
+        path = Path(runner.work_dir, CURVES)
+        info(f'{path}: not drawn ({first_line(error)}); training goes on')

@@ -1,0 +1,136 @@
+"""Keep the trained steps of a run that ends by an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import EMAHook, Hook, ParamSchedulerHook
+from mmengine.optim import OptimWrapperDict
+from torch.distributed import DistError
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from mmpola.messages import UsageError, counted, first_line
+from mmpola.openmmlab.run.advice import is_by_epoch
+from mmpola.openmmlab.run.atomic_checkpoint import (
+    ATOMIC_BACKEND,
+    INTERRUPTED,
+    AtomicCheckpointHook,
+    save_and_point,
+)
+from mmpola.openmmlab.run.finite import NonFiniteError
+from mmpola.openmmlab.run.mean_buffers import MeanBuffersHook
+
+BEGIN = 'before_train_iter'
+STEP = 'after_train_iter'
+EPOCH = 'after_train_epoch'
+VALIDATION = ('before_val_epoch', 'after_val_epoch')
+NOTED = (BEGIN, STEP, EPOCH, *VALIDATION)
+"""Names of the calls of hooks between which the state of a run differs."""
+
+
+@dataclass
+class HookCalls:
+    """The newest of the `NOTED` calls of hooks.
+
+    Attributes:
+        name: of the method.
+        arguments: of the call.
+        waiting: hooks that have not completed it; the first of them failed, or none has begun.
+    """
+
+    name: str = ''
+    arguments: dict[str, Any] = field(default_factory=dict)
+    waiting: list[Hook] = field(default_factory=list)
+
+
+def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
+    """Save `interrupted.pth` unless a checkpoint of the last step exists, and say so.
+
+    `--resume` continues from it. Nothing is saved without a checkpoint hook. Of several processes,
+    the first saves its own weights, which the steps keep equal, and waits for no other: one that
+    has failed will not answer. It saves nothing if the error is NCCL's, which the GPU may report
+    after a step with wrong gradients, or if the optimizer is sharded.
+
+    If another process dies before the statistics of BatchNorm are averaged, they are those of the
+    first one, which is said: the resumed run does not equal an uninterrupted one bit for bit.
+
+    Args:
+        runner: of the run, in the state in which the error has left it.
+        error: that ended the run.
+        calls: how far the hooks have come.
+    """
+    saving = next((hook for hook in runner.hooks if isinstance(hook, AtomicCheckpointHook)), None)
+    if saving is None or saving.saved_at is None or not is_main_process():
+        return
+    alone = get_world_size() > 1
+    if alone and (isinstance(error, (DistError, NonFiniteError)) or is_sharded(runner)):
+        return
+    complete_step(runner, calls)
+    if runner.iter <= saving.saved_at:
+        return
+    try:
+        save_and_point(
+            runner,
+            runner.work_dir,
+            INTERRUPTED,
+            alone=alone,
+            meta={'epoch': runner.epoch, 'iter': runner.iter},
+            by_epoch=False,
+            backend_args=ATOMIC_BACKEND,
+        )
+    except Exception as problem:  # a broken GPU, a full disk, weights that are not finite
+        if not isinstance(error, UsageError):
+            runner.logger.error(f'the last steps are not saved: {first_line(problem)}')
+        return
+    statistics = _statistics(runner)
+    note = ''
+    if calls.name == STEP and statistics in calls.waiting and statistics.own_norms():
+        note = ', whose statistics of BatchNorm are those of the first process alone'
+    runner.logger.error(
+        f'{first_line(error)}: stopped after {counted(runner.iter, "step")}; --resume continues '
+        f'from {runner.work_dir}/{INTERRUPTED}{note}'
+    )
+
+
+def _statistics(runner: Any) -> Any:
+    """Return the hook of the statistics of BatchNorm; None if a config leaves it out."""
+    return next((hook for hook in runner.hooks if isinstance(hook, MeanBuffersHook)), None)
+
+
+def is_sharded(runner: Any) -> bool:
+    """Whether each process has a part of an optimizer's state, which all of them must collect."""
+    wrapper = runner.optim_wrapper
+    wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+    return any(isinstance(one.optimizer, ZeroRedundancyOptimizer) for one in wrappers)
+
+
+def complete_step(runner: Any, calls: HookCalls) -> None:
+    """Bring schedule, averages, statistics and counters of a run to its weights.
+
+    A step that fails may have changed the statistics of BatchNorm. A hook that fails after a step
+    keeps later ones from following it, and in a validation the model has the averaged weights.
+    """
+    statistics = _statistics(runner)
+    if calls.name == BEGIN and statistics is not None and statistics not in calls.waiting:
+        statistics.restore()
+    unfinished = [
+        hook
+        for hook in calls.waiting
+        if isinstance(hook, (EMAHook, ParamSchedulerHook)) and hook is not calls.waiting[0]
+    ]
+    loop = runner.train_loop
+    if calls.name == STEP and calls.waiting:
+        for hook in unfinished:
+            hook.after_train_iter(runner, **calls.arguments)
+        loop._iter += 1
+    if calls.name == EPOCH and calls.waiting and is_by_epoch(loop):
+        for hook in unfinished:
+            hook.after_train_epoch(runner)
+        loop._epoch += 1
+    if calls.name in VALIDATION:
+        for hook in runner.hooks:
+            begins = calls.name == VALIDATION[0]
+            if isinstance(hook, EMAHook) and begins != (hook in calls.waiting):
+                hook.after_val_epoch(runner)

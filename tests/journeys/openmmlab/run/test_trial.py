@@ -1,0 +1,352 @@
+"""Two images of validation before the first step: what they find, and that they change nothing."""
+
+import json
+import random
+import shutil
+import uuid
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import MessageHub
+from mmengine.registry import METRICS
+from torch import nn
+
+from mmpola.openmmlab.run.trial import without_traces
+from tests.helpers.processes import run_script
+from tests.helpers.training import assert_same, saved, small_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
+
+EACH_EPOCH = (
+    'train_cfg.max_epochs=2',
+    'train_cfg.val_interval=1',
+    'default_hooks.checkpoint.interval=1',
+    'default_hooks.checkpoint.max_keep_ckpts=3',
+)
+EACH_STEP = (
+    'train_cfg.max_iters=2',
+    'train_cfg.val_interval=1',
+    'default_hooks.checkpoint.interval=1',
+)
+
+NOT_LOADED = """
+keys = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')
+pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(96, 80), keep_ratio=True),
+    dict(type='PackDetInputs', meta_keys=keys),
+]
+val_dataloader = dict(dataset=dict(pipeline=pipeline))
+val_evaluator = dict(_delete_=True, type='VOCMetric')
+"""
+"""A pipeline that loads no annotations is enough for CocoMetric, which reads the file."""
+
+CONCATENATED = """
+one = dict(**_base_.val_dataloader.dataset)
+data_root = one['data_root']
+one['filter_cfg'] = None
+both = dict(type='ConcatDataset', datasets=[one, one])
+val_dataloader = dict(dataset=dict(_delete_=True, **both))
+metric = dict(type='CocoMetric', ann_file=data_root + 'annotations/instances_val2017.json')
+val_evaluator = dict(
+    _delete_=True,
+    type='MultiDatasetsEvaluator',
+    metrics=[metric, metric],
+    dataset_prefixes=['north', 'south'],
+)
+"""
+
+
+@pytest.fixture
+def tiny_classifier(colours, tmp_path):
+    """A Pola-Swin of one block per stage on three class folders, with mixup and drop path."""
+    path = tmp_path / 'tiny_classifier.py'
+    cfg = small_config(colours, tmp_path / 'unused', epochs=2)
+    cfg.log_level = 'INFO'
+    cfg.dump(path)
+    return path
+
+
+def train(config, work, *options, arguments=()):
+    """Train; return the exit status."""
+    command = (config, '--work-dir', work, *arguments)
+    if options:
+        command += ('--cfg-options', *options)
+    return run_script('train', *command)
+
+
+def changed(config, text):
+    """Return a config that inherits from `config`, with other settings."""
+    path = config.with_name(f'{uuid.uuid4().hex}.py')
+    path.write_text(f'_base_ = {str(config)!r}\n{text}\n')
+    return path
+
+
+def scalars(work):
+    """Return the lines of the newest scalars.json, without times."""
+    path = max(work.glob('*/vis_data/scalars.json'), key=lambda path: path.stat().st_mtime)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if 'time' not in k} for line in lines]
+
+
+def refusal(config, work, capsys, *options):
+    """Train, which must be refused before the first step; return the line."""
+    assert train(config, work, *options) == 2
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if line.startswith('error: ')]
+    assert len(lines) == 1 and 'Traceback' not in error
+    assert not list(work.glob('*.pth'))
+    return lines[0].removeprefix('error: ')
+
+
+@pytest.mark.parametrize(
+    ('fixture', 'options', 'last'),
+    [
+        ('tiny_config', EACH_EPOCH, 'epoch_2.pth'),
+        ('tiny_segmentation', EACH_STEP, 'iter_2.pth'),
+        ('tiny_classifier', EACH_EPOCH, 'epoch_2.pth'),
+    ],
+)
+def test_a_run_ends_with_the_same_bits(fixture, options, last, request, tmp_path, capsys):
+    """A detector also when it is resumed."""
+    config = request.getfixturevalue(fixture)
+    config = changed(config, "custom_hooks = [dict(type='EMAHook')]\nrandomness = dict(seed=5)")
+    none = ('--skip-checks', 'trial')
+    drawn = ()
+    if fixture != 'tiny_classifier':
+        drawn = ('default_hooks.visualization.draw=True',)
+    assert train(config, tmp_path / 'with', *options, *drawn) == 0
+    assert 'trial        2 images of val_dataloader' in capsys.readouterr().out
+    assert train(config, tmp_path / 'without', *options, *drawn, arguments=none) == 0
+    assert 'trial  ' not in capsys.readouterr().out
+    one, other = (tmp_path / name for name in ('with', 'without'))
+    assert_same(saved(one / last), saved(other / last))
+    assert scalars(one) == scalars(other)
+    files = [
+        sorted(path.name for path in work.rglob('*') if not path.name.startswith('20'))
+        for work in (one, other)
+    ]
+    assert files[0] == files[1]
+    if fixture != 'tiny_config':
+        return
+    before = last.replace('2', '1')
+    resumed = ('--resume', other / before, '--overwrite')
+    assert train(config, other, *options, *drawn, arguments=resumed) == 0
+    assert 'trial        2 images of val_dataloader' in capsys.readouterr().out
+    assert_same(saved(one / last), saved(other / last))
+
+
+def test_mmengines_own_loop_draws_the_same_numbers(tiny_config, tmp_path):
+    """It seeds no step."""
+    config = changed(
+        tiny_config,
+        "checkpoint = dict(type='mmpola.AtomicCheckpointHook')\n"
+        'default_hooks = dict(_delete_=True, checkpoint=checkpoint)\n'
+        "train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=1)\n",
+    )
+    assert train(config, tmp_path / 'with') == 0
+    assert train(config, tmp_path / 'without', arguments=('--skip-checks', 'trial')) == 0
+    one, other = (saved(tmp_path / name / 'epoch_1.pth') for name in ('with', 'without'))
+    assert_same(one, other)
+
+
+def test_what_a_model_changes_is_restored():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer('calls', torch.zeros(1))
+            self.register_buffer('lost', torch.ones(1))
+            self.norm = nn.BatchNorm1d(2)
+
+    model = Counting().train()
+    model.norm.eval()  # as a frozen stage
+    hub = MessageHub('of a trial')
+    hub.update_scalar('train/loss', 1.0)
+    hub.update_info('iter', 4)
+    logged = []
+
+    class Run:
+        message_hub = hub
+
+        class logger:  # noqa: N801
+            disabled = False
+
+    Run.model = model
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    with suppress(ValueError), without_traces(Run):
+        model.train()
+        model.calls += 1
+        model.lost = torch.full((1,), 7.0)
+        model.register_buffer('new', torch.zeros(1))
+        model.norm(torch.randn(4, 2))
+        hub.update_scalar('train/loss', 9.0)
+        hub.update_info('iter', 9)
+        hub.update_info('new', 1)
+        random.random()
+        np.random.rand()
+        logged.append(Run.logger.disabled)
+        raise ValueError('of an evaluator')
+    assert logged == [True] and not Run.logger.disabled
+    assert model.training and not model.norm.training
+    assert sorted(name for name, _ in model.named_buffers(recurse=False)) == ['calls', 'lost']
+    assert model.calls.item() == 0 and model.lost.item() == 1
+    assert model.norm.num_batches_tracked == 0
+    assert hub.get_scalar('train/loss').data[0].tolist() == [1.0]
+    assert hub.runtime_info == {'iter': 4}
+    drawn = (torch.rand(1).item(), random.random(), np.random.rand())
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    assert drawn == (torch.rand(1).item(), random.random(), np.random.rand())
+
+
+NO_BOX = 'model = dict(test_cfg=dict(rcnn=dict(score_thr=0.9)))'
+ONE_STEP = ('train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=2')
+EVALUATED = (*ONE_STEP, 'train_cfg.val_interval=1')
+
+
+@pytest.mark.parametrize(
+    ('fixture', 'text', 'start', 'words'),
+    [
+        pytest.param(
+            'tiny_config',
+            NOT_LOADED,
+            'val_evaluator: expected no error for 2 images of val_dataloader, got ',
+            "KeyError: 'labels' in VOCMetric.process",
+            id='annotations-not-loaded',
+        ),
+        pytest.param(
+            'tiny_config',
+            "model = dict(roi_head=dict(mask_head=None))\nval_evaluator = dict(metric='segm')",
+            'val_evaluator: ',
+            "KeyError: 'segm is not in results' in CocoMetric.compute_metrics",
+            id='masks-of-a-model-of-boxes',
+        ),
+        pytest.param(
+            'tiny_segmentation',
+            "model = dict(test_cfg=dict(mode='slide', crop_size=(64, 64)))",
+            'model: ',
+            "has no attribute 'stride' in EncoderDecoder.slide_inference",
+            id='windows-without-a-stride',
+        ),
+        pytest.param(
+            'tiny_config',
+            'val_dataloader = dict(dataset=dict(metainfo=dict(palette=[(220, 20, 60)])))\n'
+            'default_hooks = dict(visualization=dict(draw=True))',
+            'default_hooks.visualization: ',
+            'The length of palette should not be less than `num_classes`. in '
+            'DetVisualizationHook.after_val_iter',
+            id='short-palette',
+        ),
+    ],
+)
+def test_what_would_end_a_run_after_an_epoch_ends_it_before(
+    fixture, text, start, words, request, tmp_path, capsys
+):
+    config = request.getfixturevalue(fixture)
+    config = changed(config, text)
+    line = refusal(config, tmp_path / 'work', capsys)
+    assert line.startswith(start)
+    assert words in line
+    assert line.endswith('; the traceback is in the log file [trial]')
+    log = next((tmp_path / 'work').glob('*/*.log')).read_text()
+    assert 'Traceback (most recent call last):' in log
+
+
+@pytest.mark.parametrize(
+    ('text', 'start'),
+    [
+        (
+            "default_hooks = dict(checkpoint=dict(save_best=['coco/bbox_mAP_50', 'bbox_mAP']))",
+            'default_hooks.checkpoint.save_best: ',
+        ),
+        (
+            "custom_hooks = [dict(type='EMAHook'), "
+            "dict(type='EarlyStoppingHook', monitor='bbox_mAP')]",
+            'custom_hooks.1.monitor: ',
+        ),
+        (
+            "param_scheduler = [dict(type='ReduceOnPlateauLR', monitor='bbox_mAP', "
+            "rule='greater')]",
+            'param_scheduler.0.monitor: ',
+        ),
+    ],
+)
+def test_a_metric_that_does_not_exist_is_named(text, start, tiny_config, tmp_path, capsys):
+    """The nearest is suggested; thresholds that no untrained box passes are no obstacle."""
+    config = changed(tiny_config, f'{text}\n{NO_BOX}')
+    line = refusal(config, tmp_path / 'work', capsys)
+    assert line.startswith(f'{start}expected a metric of val_evaluator (coco/bbox_mAP, ')
+    assert line.endswith('got bbox_mAP; did you mean coco/bbox_mAP? [metric-names]')
+
+
+def test_no_box_and_no_name_to_compare_is_no_error(tiny_config, tmp_path):
+    config = changed(tiny_config, NO_BOX)
+    assert train(config, tmp_path / 'work', *EVALUATED) == 0
+
+
+def test_evaluators_of_several_data_sets_get_images_of_each(tiny_config, tmp_path, capsys):
+    config = changed(tiny_config, CONCATENATED)
+    best = 'default_hooks.checkpoint.save_best=coco/bbox_mAP'
+    line = refusal(config, tmp_path / 'refused', capsys, best)
+    assert 'did you mean north/coco/bbox_mAP?' in line
+    best = 'default_hooks.checkpoint.save_best=south/coco/bbox_mAP'
+    assert train(config, tmp_path / 'work', *EVALUATED, best) == 0
+
+
+def test_evaluators_that_write_leave_no_file(tiny_config, tmp_path, capsys):
+    """They must write when the run validates, not before."""
+    kept = tmp_path / 'kept'
+    text = "val_evaluator = dict(format_only={}, outfile_prefix='{}/results')\n"
+    for format_only in (True, False):
+        config = changed(tiny_config, text.format(format_only, kept))
+        never = ('train_cfg.val_interval=5', 'train_cfg.val_begin=5')
+        assert train(config, tmp_path / f'work-{format_only}', *ONE_STEP, *never) == 0
+        assert 'trial  ' in capsys.readouterr().out
+        assert not kept.exists()
+
+
+def test_a_run_without_validation_is_not_tried(tiny_config, tmp_path, capsys):
+    config = changed(tiny_config, 'val_dataloader = val_evaluator = val_cfg = None')
+    assert train(config, tmp_path / 'work', *ONE_STEP) == 0
+    assert 'trial  ' not in capsys.readouterr().out
+
+
+@METRICS.register_module()
+class AsksForMemory:
+    """A metric that finds no memory."""
+
+    def __init__(self):
+        self.results = []
+
+    def process(self, data_batch, data_samples):
+        raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB\nGPU 0 …')
+
+    def evaluate(self, size):
+        return {}
+
+
+def test_a_lack_of_memory_is_not_hidden(tiny_config, tmp_path, capsys):
+    config = changed(tiny_config, "val_evaluator = dict(_delete_=True, type='AsksForMemory')")
+    line = refusal(config, tmp_path / 'work', capsys)
+    assert 'OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB in AsksFor' in line
+
+
+def test_an_evaluation_begins_with_two_images_of_test(
+    tiny_config, write_checkpoint, tmp_path, capsys
+):
+    checkpoint = write_checkpoint(tiny_config, tmp_path / 'weights.pth')
+    shown = tmp_path / 'shown'
+    arguments = (checkpoint, '--work-dir', tmp_path / 'work', '--show-dir', shown)
+    assert run_script('test', tiny_config, *arguments) == 0
+    assert 'trial        2 images of test_dataloader' in capsys.readouterr().out
+    assert len(list(shown.glob('*'))) == 4
+    shutil.rmtree(shown)
+    palette = 'test_dataloader = dict(dataset=dict(metainfo=dict(palette=[(220, 20, 60)])))'
+    assert run_script('test', changed(tiny_config, palette), *arguments) == 2
+    assert 'error: default_hooks.visualization: ' in capsys.readouterr().err
+    assert not shown.exists()
