@@ -7,7 +7,7 @@ label for the first operator, a table of four entries, scores 37.0 on the same t
 logistic regression reaches 41.6 on the first operator and the counts of all tokens, and 54.2 if it
 also sees, for each first operator, which arguments stand directly in the outermost list.
 
-    python -m mmpola.lra.listops data/lra/listops-small --train 20000 --dev 1000 --test 1000 \
+    python -m mmpola.papers.lra.listops data/lra/listops-small --train 20000 --dev 1000 --test 1000 \
         --min-length 20 --max-length 200 --max-depth 4
     python tools/train.py configs/lra_listops_small.py
 

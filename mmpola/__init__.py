@@ -28,7 +28,7 @@ PUBLIC_NAMES = {
     'PolaMultiheadAttention': 'mmpola.layers',
     'PolaFormerPPAttention': 'mmpola.layers',
     'PolaSpatialReductionAttention': 'mmpola.layers',
-    'PolaDeiT': 'mmpola.backbones.pola_deit',
+    'PolaDeiT': 'mmpola.papers.ablations.pola_deit',
     'PolaFormerPP': 'mmpola.backbones.polaformer_pp',
     'PolaPVT': 'mmpola.backbones.pola_pvt',
     'PolaPVTv2': 'mmpola.backbones.pola_pvt_v2',

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import mmpola.timm  # noqa: F401
 from mmpola.checkpoint import CheckpointError
-from mmpola.lra.encoder import SequenceEncoder
+from mmpola.papers.lra.encoder import SequenceEncoder
 from tests.backbones.test_base import SMALL, build
 from tests.helpers.by_hand import others_by_hand
 from tests.helpers.models import SMALL as TIMM_MODELS

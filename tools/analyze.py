@@ -33,7 +33,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmpola.apps import analysis
 from mmpola.messages import counted, run_main
 from mmpola.openmmlab.checks import add_skip_argument, image_lines, names_to_skip
 from mmpola.openmmlab.config.build import unwrapped
@@ -44,6 +43,7 @@ from mmpola.openmmlab.config.read import (
 )
 from mmpola.openmmlab.predict.reader import load_image_config, open_reader
 from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
+from mmpola.papers import analysis
 from mmpola.read_image import check_outputs, find_images
 
 

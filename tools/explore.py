@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from mmengine.config import Config
 from numpy.typing import NDArray
 
-from mmpola.apps import analysis
 from mmpola.messages import UsageError, run_main
 from mmpola.openmmlab.checks import add_skip_argument, image_lines, names_to_skip
 from mmpola.openmmlab.config.build import unwrapped
@@ -33,6 +32,7 @@ from mmpola.openmmlab.config.read import (
 )
 from mmpola.openmmlab.predict.reader import ImageReader, load_image_config, open_reader
 from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
+from mmpola.papers import analysis
 
 MEAN = 'mean'
 """The choice of the mean over all heads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmpola.backbones.pola_pvt import PolaPVT
-from mmpola.layers.ablations import AblatedPolaAttention
+from mmpola.papers.ablations.attention import AblatedPolaAttention
 from mmpola.registry import MODELS
 
 

@@ -14,11 +14,11 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from benchmarks.experiments.plan import SEEDS, Run
 from benchmarks.experiments.results import RESULTS
 from benchmarks.experiments.running import is_finished, newest
-from mmpola.apps import analysis
-from mmpola.apps.analysis.attention_weights import sample_tokens
 from mmpola.checkpoint.write import write_atomically
 from mmpola.openmmlab.predict.reader import open_reader
 from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
+from mmpola.papers import analysis
+from mmpola.papers.analysis.attention_weights import sample_tokens
 
 NETWORKS = {
     'detect_pola_swin': 'detector, Pola-Swin',

@@ -32,15 +32,15 @@ from benchmarks.experiments.results import write_record
 from benchmarks.experiments.running import CODE, machine
 from benchmarks.experiments.tables import LINE, NOT_RUN, cell
 from benchmarks.records import ROOT, markdown_table, trees
-from mmpola.layers import (
+from mmpola.layers.attention import LearnedPowerMap, mask_padding
+from mmpola.layers.depthwise import SequenceMixAndGate
+from mmpola.ops import polarity_attention
+from mmpola.papers.lra.attention import (
     EluSequenceAttention,
     PolaSequenceAttention,
     SequenceAttention,
     SoftmaxSequenceAttention,
 )
-from mmpola.layers.attention import LearnedPowerMap, mask_padding
-from mmpola.layers.depthwise import SequenceMixAndGate
-from mmpola.ops import polarity_attention
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'recall'
 Record = dict[str, Any]

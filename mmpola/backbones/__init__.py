@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 def __dir__() -> list[str]:
     """Return the names of the backbones."""
-    return [
-        name for name, module in mmpola.PUBLIC_NAMES.items() if module.startswith(f'{__name__}.')
-    ]
+    return sorted({class_name for class_name, _ in NAMED.values()})
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,5 @@
 """Layers with parameters: attention, patch embedding, transformer block, position tables."""
 
-from mmpola.layers.ablations import AblatedPolaAttention
 from mmpola.layers.attention import (
     LearnedExpMap,
     LearnedPowerMap,
@@ -10,18 +9,10 @@ from mmpola.layers.attention import (
     PolaSpatialReductionAttention,
 )
 from mmpola.layers.block import TransformerBlock
-from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.depthwise import MixAndGate, SequenceMixAndGate
 from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.multihead import PolaMultiheadAttention
 from mmpola.layers.rotary import rotary_tables
-from mmpola.layers.sequence import (
-    SEQUENCE_ATTENTION,
-    EluSequenceAttention,
-    PolaSequenceAttention,
-    SequenceAttention,
-    SoftmaxSequenceAttention,
-)
 from mmpola.layers.softmax import RotarySoftmaxAttention, SpatialReductionAttention
 from mmpola.layers.token_maps import (
     SAVED_GRIDS,
@@ -39,10 +30,6 @@ from mmpola.layers.windows import WindowAttention, Windows, find_windows, resize
 
 __all__ = [
     'SAVED_GRIDS',
-    'SEQUENCE_ATTENTION',
-    'AblatedPolaAttention',
-    'DepthwiseDeformableConv',
-    'EluSequenceAttention',
     'Grid',
     'HasPositionTable',
     'LearnedExpMap',
@@ -53,12 +40,9 @@ __all__ = [
     'PolaAttention',
     'PolaFormerPPAttention',
     'PolaMultiheadAttention',
-    'PolaSequenceAttention',
     'PolaSpatialReductionAttention',
     'RotarySoftmaxAttention',
-    'SequenceAttention',
     'SequenceMixAndGate',
-    'SoftmaxSequenceAttention',
     'SpatialReductionAttention',
     'TransformerBlock',
     'WindowAttention',

@@ -33,7 +33,7 @@ from benchmarks.experiments.results import RESULTS, collect, load, load_earlier,
 from benchmarks.experiments.sampling import standard_error
 from benchmarks.records import trees
 from mmpola import PolaPVT
-from mmpola.apps import analysis
+from mmpola.papers import analysis
 from tests.helpers import ROOT
 
 DETECTION = EXPERIMENTS['e1']

@@ -12,8 +12,8 @@ from torch import nn
 
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.hub import SHIPPED_MODELS, short_name
-from mmpola.lra.encoder import SequenceEncoder
 from mmpola.openmmlab.run.advice import length_advice
+from mmpola.papers.lra.encoder import SequenceEncoder
 from tools.dev.config_rows import read_counts, rounded
 
 NORMS = (nn.LayerNorm, nn.BatchNorm2d)

@@ -8,13 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmpola.layers import (
-    AblatedPolaAttention,
-    DepthwiseDeformableConv,
-    PolaAttention,
-    PolaFormerPPAttention,
-    PolaSpatialReductionAttention,
-)
+from mmpola.layers import PolaAttention, PolaFormerPPAttention, PolaSpatialReductionAttention
+from mmpola.papers.ablations.attention import AblatedPolaAttention
+from mmpola.papers.ablations.deformable_conv import DepthwiseDeformableConv
 from tests.helpers.models import Launches
 
 

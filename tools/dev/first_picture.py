@@ -21,13 +21,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from mmpola.apps import analysis
-from mmpola.apps.analysis.figures import BLUE, GREY, ORANGE
 from mmpola.checkpoint.write import write_figure
 from mmpola.messages import run_main
 from mmpola.openmmlab.config.read import add_options_argument
 from mmpola.openmmlab.predict.reader import ImageReader, load_image_config, open_reader
 from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
+from mmpola.papers import analysis
+from mmpola.papers.analysis.figures import BLUE, GREY, ORANGE
 
 CLASSES = (('red cells', '#a50026'), ('white cell', '#053061'), ('platelets', '#006837'))
 """Name and colour of each class of BCCD, in the order of the config."""

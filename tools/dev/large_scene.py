@@ -21,14 +21,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from mmpola.apps import analysis
-from mmpola.apps.analysis.figures import BLUE, COLOUR_PERCENTILE, GREY, ORANGE
 from mmpola.checkpoint.write import write_figure
 from mmpola.messages import run_main
 from mmpola.openmmlab.config.read import add_options_argument
 from mmpola.openmmlab.predict.reader import load_image_config, open_reader
 from mmpola.openmmlab.shapes import draw_scene
 from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
+from mmpola.papers import analysis
+from mmpola.papers.analysis.figures import BLUE, COLOUR_PERCENTILE, GREY, ORANGE
 
 SIDE = 4096
 """Of the scene in pixels."""

@@ -1,1 +1,0 @@
-"""Applications of the core: prediction, analysis, data checks, publishing, generated shapes."""

@@ -1,0 +1,1 @@
+"""What only evidence needs: Long Range Arena, analysis of attention, ablations of the papers."""
