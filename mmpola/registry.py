@@ -64,6 +64,36 @@ REGISTERED_NAMES: dict[str, dict[str, str]] = {
 }
 """Registry of MMEngine -> the module of each of our names in it."""
 
+EARLIER_MODULES = {
+    'mmpola.backbones.pola_deit': 'mmpola.papers.ablations.pola_deit',
+    'mmpola.classification.accuracy': 'mmpola.pretraining.accuracy',
+    'mmpola.classification.class_folders': 'mmpola.pretraining.class_folders',
+    'mmpola.classification.hooks': 'mmpola.pretraining.class_count',
+    'mmpola.classification.image_classifier': 'mmpola.pretraining.image_classifier',
+    'mmpola.classification.preprocessor': 'mmpola.pretraining.preprocessor',
+    'mmpola.classification.teacher': 'mmpola.pretraining.teacher',
+    'mmpola.engine.hooks.atomic_checkpoint': 'mmpola.openmmlab.run.atomic_checkpoint',
+    'mmpola.engine.hooks.compile_backbone': 'mmpola.pretraining.compile_backbone',
+    'mmpola.engine.hooks.final_test': 'mmpola.openmmlab.run.final_test',
+    'mmpola.engine.hooks.finite': 'mmpola.openmmlab.run.finite',
+    'mmpola.engine.hooks.first_batch': 'mmpola.openmmlab.screen.first_batch',
+    'mmpola.engine.hooks.float32_sampling': 'mmpola.pretraining.float32_sampling',
+    'mmpola.engine.hooks.mean_buffers': 'mmpola.openmmlab.run.mean_buffers',
+    'mmpola.engine.hooks.preemption': 'mmpola.openmmlab.run.preemption',
+    'mmpola.engine.hooks.show': 'mmpola.openmmlab.results.show',
+    'mmpola.engine.loops': 'mmpola.openmmlab.run.loops',
+    'mmpola.engine.optim': 'mmpola.pretraining.optim',
+    'mmpola.engine.schedules': 'mmpola.pretraining.schedules',
+    'mmpola.engine.seeding': 'mmpola.openmmlab.run.seeding',
+    'mmpola.lra.classifier': 'mmpola.papers.lra.classifier',
+    'mmpola.lra.collate': 'mmpola.papers.lra.collate',
+    'mmpola.lra.encoder': 'mmpola.papers.lra.encoder',
+    'mmpola.lra.images': 'mmpola.papers.lra.images',
+    'mmpola.lra.preprocessor': 'mmpola.papers.lra.preprocessor',
+    'mmpola.lra.texts': 'mmpola.papers.lra.texts',
+}
+"""Where the classes of version 0.1 were -> where they are. Runs wrote these names into configs."""
+
 
 class _ListedRegistry(mmengine_registry.Registry):
     """A child of a registry of MMEngine that imports a listed class when it is asked for."""
@@ -74,8 +104,11 @@ class _ListedRegistry(mmengine_registry.Registry):
         self.listed = REGISTERED_NAMES[parent]
 
     def get(self, key: str) -> Any:
-        """Return a class by its name, with or without the scope; see `Registry.get`."""
+        """Return a class by its name, with or without the scope, or by an earlier full name."""
         name = key.removeprefix('mmpola.')
+        module, _, class_name = name.rpartition('.')
+        if f'mmpola.{module}' in EARLIER_MODULES:
+            name = class_name
         if name in self.listed and name not in self.module_dict:
             module = import_module(self.listed[name])
             self.register_module(name=name, module=getattr(module, name))

@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 import mmpola.timm  # noqa: F401
-from mmpola.backbones import pola_deit, pola_swin
+from mmpola.backbones import pola_swin
+from mmpola.papers.ablations import pola_deit
 from tests.helpers.pages import code_blocks, commands_of
 from tests.helpers.processes import environment
 

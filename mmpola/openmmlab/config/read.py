@@ -29,6 +29,7 @@ from mmpola.messages import UsageError, first_line, listed
 from mmpola.openmmlab.config.contents import nodes, skipped_checks
 from mmpola.openmmlab.config.types import library, type_class
 from mmpola.openmmlab.processes import place
+from mmpola.registry import EARLIER_MODULES
 from mmpola.side_effects import find_configs_of_mmseg
 
 find_configs_of_mmseg()
@@ -144,7 +145,11 @@ def load_config(args: argparse.Namespace) -> Config:
         leave_out_helpers(cfg)
         complete_types(cfg)
     except Exception as error:  # a config is a program, which can raise anything
-        raise UsageError(f'{args.config}: {first_line(error)}') from error
+        message = first_line(error)
+        for earlier, module in EARLIER_MODULES.items():
+            if isinstance(error, ImportError) and message.endswith(f"'{earlier}'"):
+                message += f'; it is now {module}'
+        raise UsageError(f'{args.config}: {message}') from error
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)
     check_types(cfg)

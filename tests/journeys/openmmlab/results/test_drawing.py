@@ -3,8 +3,7 @@
 import pytest
 from PIL import Image
 
-from mmpola.openmmlab import curves, screen
-from mmpola.openmmlab.screen import first_batch
+from mmpola.openmmlab.screen import curves, first_batch, screen
 from tests.helpers.processes import run_script
 from tests.helpers.training import assert_same, saved
 
