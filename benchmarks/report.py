@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.records import ROOT, replace_block, table
-from mmpola.checkpoint.write import write_atomically, write_figure
+from mmpola.files import write_atomically, write_figure
 
 FOLDER = Path(__file__).resolve().parent
 

@@ -22,7 +22,7 @@ from benchmarks.networks import backbones, layer, zoo
 from benchmarks.operators import attention
 from benchmarks.records import ROOT, Row, commit, processor, results_folder, table
 from benchmarks.sequences import sequences
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 
 SUITES: dict[str, Callable[[str, int], Iterator[Row]]] = {
     'attention': attention,

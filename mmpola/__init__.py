@@ -6,7 +6,7 @@ the backbones, and what is listed in `mmpola.registry`, as `mmpola.NAME`.
 
 `import mmpola` also lets mmcv-lite run without compiled operators, see
 `mmpola.openmmlab.mmcv.operators`; the command `mmpola operators` does it for programs that import
-mmdet first. `mmpola.side_effects` lists what else is changed in a process.
+mmdet first. docs/install.md lists what else is changed in a process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from mmpola.side_effects import find_mmcv_operators as _find_mmcv_operators
+from mmpola.openmmlab.mmcv.finder import find_mmcv_operators as _find_mmcv_operators
 
 __version__ = '0.1.0'
 

@@ -6,7 +6,7 @@
 A line of the report that is marked `ok` works, `--` is a package that is not installed, and `!!`
 must be fixed: the exit status is then 1. Lines that are not `ok` end with their fix. With
 --openmmlab, which tools/install.sh passes, all packages are needed. The commands are in
-mmpola/commands.py.
+mmpola/command.py.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mmpola import commands
-from mmpola.environment import findings
+from mmpola import command
+from mmpola.openmmlab.install import report
 
 
 def main() -> int:
     """Run a command, or print the report and return the exit status."""
     if len(sys.argv) > 1 and not sys.argv[1].startswith('-'):
-        commands.run(sys.argv[1], sys.argv[2:])
+        command.run(sys.argv[1], sys.argv[2:])
         return 0
     parser = argparse.ArgumentParser(
         prog='mmpola',
         description='Report what this environment can be used for, or run a script of mmpola.',
-        epilog=commands.EPILOG,
+        epilog=command.EPILOG,
         usage='mmpola [--openmmlab]\n       mmpola COMMAND ARGUMENTS…',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -34,20 +34,7 @@ def main() -> int:
         '--openmmlab', action='store_true', help='fail if a package of OpenMMLab is missing'
     )
     args = parser.parse_args()
-    print(f'interpreter: {sys.executable}')
-    status = 0
-    for finding in findings(args.openmmlab):
-        mark = 'ok'
-        if finding.broken:
-            mark = '!!'
-            status = 1
-        elif finding.remedy:
-            mark = '--'
-        line = f'{mark}  {finding.what:<18}  {finding.found}'
-        if finding.remedy:
-            line += f'  -> {finding.remedy}'
-        print(line, flush=True)
-    return status
+    return report(args.openmmlab)
 
 
 if __name__ == '__main__':

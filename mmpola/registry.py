@@ -110,8 +110,8 @@ class _ListedRegistry(mmengine_registry.Registry):
         if f'mmpola.{module}' in EARLIER_MODULES:
             name = class_name
         if name in self.listed and name not in self.module_dict:
-            module = import_module(self.listed[name])
-            self.register_module(name=name, module=getattr(module, name))
+            found = import_module(self.listed[name])
+            self.register_module(name=name, module=getattr(found, name))
         return self.module_dict.get(name) or super().get(key)
 
 

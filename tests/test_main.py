@@ -9,7 +9,8 @@ import pytest
 import torch
 from mmcv import ops
 
-from mmpola import __main__, commands, environment
+from mmpola import __main__, command
+from mmpola.openmmlab import install
 
 
 def test_this_environment_works(capsys, monkeypatch):
@@ -31,10 +32,10 @@ def installed(monkeypatch):
             if name in ('torch', 'torchvision', 'timm', 'einops'):
                 return '1'
             if name not in versions:
-                raise environment.PackageNotFoundError(name)
+                raise install.PackageNotFoundError(name)
             return versions[name]
 
-        monkeypatch.setattr(environment, 'version', version)
+        monkeypatch.setattr(install, 'version', version)
 
     return install
 
@@ -42,7 +43,7 @@ def installed(monkeypatch):
 def broken(needs_openmmlab=False):
     """Return the lines that must be fixed, by what they are about."""
     return {
-        finding.what: finding for finding in environment.findings(needs_openmmlab) if finding.broken
+        finding.what: finding for finding in install.findings(needs_openmmlab) if finding.broken
     }
 
 
@@ -78,9 +79,9 @@ def test_two_distributions_of_mmcv_are_one_too_many(installed):
 
 def test_operators_for_a_cpu_where_torch_finds_a_gpu(monkeypatch):
     monkeypatch.setattr(ops, 'get_compiling_cuda_version', lambda: 'not available')
-    assert environment.mmcv_problem() is None
+    assert install.mmcv_problem() is None
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
-    problem = environment.mmcv_problem()
+    problem = install.mmcv_problem()
     assert problem.broken
     assert problem.remedy == 'pip uninstall mmcv; pip install mmcv-lite==2.1.0'
 
@@ -89,7 +90,7 @@ def test_a_config_of_the_working_directory_comes_first(tmp_path, monkeypatch):
     called = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        commands.runpy, 'run_path', lambda path, run_name: called.append(list(sys.argv))
+        command.runpy, 'run_path', lambda path, run_name: called.append(list(sys.argv))
     )
     monkeypatch.setattr(sys, 'argv', ['mmpola', 'train', 'configs/imagenet_pola_pvt_t.py', '--amp'])
     assert __main__.main() == 0
@@ -112,7 +113,7 @@ def test_an_unknown_command_is_refused(monkeypatch, capsys):
 
 def test_every_command_has_a_script_and_every_script_a_command(root):
     assert {path.name for path in (root / 'tools').glob('*.py')} == {
-        script for script, _ in commands.SCRIPTS.values()
+        script for script, _ in command.SCRIPTS.values()
     }
 
 

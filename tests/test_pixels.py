@@ -7,7 +7,7 @@ import pytest
 import torch
 from mmseg.visualization import SegLocalVisualizer
 
-from mmpola.pixels import class_colours, inputs_as_rgb, place_of_name
+from mmpola.images import class_colours, inputs_as_rgb, place_of_name
 
 
 @pytest.mark.parametrize('channels', [1, 2, 4, 5])

@@ -5,7 +5,7 @@ from importlib.metadata import metadata
 import pytest
 import yaml
 
-from mmpola.extras import versions_of
+from mmpola.openmmlab.install import versions_of
 
 
 def pinned(path):

@@ -27,12 +27,15 @@ test pipeline of the config; those that it cannot read are named and skipped, an
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 import sys
 from pathlib import Path
 
+from mmpola.images import check_outputs, find_images
 from mmpola.messages import counted, run_main
 from mmpola.openmmlab.checks import add_skip_argument, image_lines, names_to_skip
 from mmpola.openmmlab.config.build import unwrapped
@@ -44,7 +47,6 @@ from mmpola.openmmlab.config.read import (
 from mmpola.openmmlab.predict.reader import load_image_config, open_reader
 from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 from mmpola.papers import analysis
-from mmpola.read_image import check_outputs, find_images
 
 
 def parse_args() -> argparse.Namespace:

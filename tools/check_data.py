@@ -13,7 +13,9 @@ train.py and test.py start with the same checks, but load only 32 samples of eac
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 

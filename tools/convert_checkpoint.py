@@ -28,7 +28,9 @@ which the authors' code reads with `load_state_dict(strict=False)`: it computes 
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 from pathlib import Path

@@ -8,7 +8,9 @@ are drawn. A training run draws it after each validation.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 

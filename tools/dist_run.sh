@@ -12,7 +12,7 @@ shift 2
 export PET_SIGNALS_TO_HANDLE="${PET_SIGNALS_TO_HANDLE:-SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1}"
 if [ -z "${OMP_NUM_THREADS:-}" ]; then
     # torchrun would set 1, however many cores there are for each process.
-    ask='from mmpola.side_effects import threads_of_process; print(threads_of_process())'
+    ask='from mmpola.command import threads_of_process; print(threads_of_process())'
     OMP_NUM_THREADS=$(LOCAL_WORLD_SIZE=$gpus "$python" -c "$ask")
     export OMP_NUM_THREADS
 fi

@@ -11,7 +11,9 @@ network. Ctrl-C ends the script. The page needs gradio: pip install -e '.[explor
 
 # No `from __future__ import annotations`: gradio reads the annotations of local functions.
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 from functools import lru_cache

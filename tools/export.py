@@ -21,7 +21,9 @@ detector must find the same objects as mmdet in two images of its test data.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 from pathlib import Path

@@ -9,7 +9,9 @@ proposals, and its mask head as many boxes, as its config keeps.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 

@@ -11,7 +11,9 @@ interrupted check goes on where it was, and holds until GPU, torch, triton or th
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 

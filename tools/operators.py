@@ -9,7 +9,9 @@ has installed mmcv-lite again. Without it, write `import mmpola` first.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 

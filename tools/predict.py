@@ -23,7 +23,9 @@ skipped. The exit status is 1 if all were.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 import sys
@@ -31,6 +33,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from mmpola.images import check_outputs, find_images
 from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import UsageError, counted, first_line, run_main
 from mmpola.openmmlab.checks import add_skip_argument, image_lines, names_to_skip
@@ -46,7 +49,6 @@ from mmpola.openmmlab.predict.reader import load_image_config, open_reader
 from mmpola.openmmlab.predict.results import numbers_note
 from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 from mmpola.pretraining.compile_backbone import compile_backbone
-from mmpola.read_image import check_outputs, find_images
 
 
 def parse_args() -> argparse.Namespace:

@@ -53,7 +53,7 @@ step "1/4 generating shapes in $DATA"
 step '2/4 training a Mask R-CNN with a small Pola-Swin (7 minutes on two CPU cores)'
 # Steps of two small images gain nothing from a second thread; two processes with an image each halve the time.
 processes=$("$VENV_PYTHON" -c 'import torch
-from mmpola.side_effects import usable_cores
+from mmpola.command import usable_cores
 print(1 if torch.cuda.is_available() or usable_cores() < 2 else 2)')
 logged "$WORK/train.log" 'Epoch\(train\)|^--resume: |^(model|steps|first batch|first step) |^ *(epoch|[0-9]+)  ' \
     "$VENV_PYTHON" -m torch.distributed.run --standalone --nproc-per-node="$processes" \

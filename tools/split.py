@@ -15,7 +15,9 @@ different splits: then validation is too good.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 from pathlib import Path

@@ -13,7 +13,9 @@ weights of a file with plain and averaged (EMA) ones are evaluated; the log says
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 

@@ -12,12 +12,13 @@ from the newest, or with --overwrite.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 
 from mmpola.checkpoint.init_cfg import check_pretrained
-from mmpola.environment import mmcv_problem
 from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import run_main
 from mmpola.openmmlab.checks import add_skip_argument, check_data
@@ -32,6 +33,7 @@ from mmpola.openmmlab.config.read import (
     training_dtype,
     use_mixed_precision,
 )
+from mmpola.openmmlab.install import mmcv_problem
 from mmpola.openmmlab.processes import print_once
 from mmpola.openmmlab.run.train import locked, train
 from mmpola.openmmlab.start.choose import AUTO, decide_resume

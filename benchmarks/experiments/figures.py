@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mmpola.checkpoint.write import write_figure
+from mmpola.files import write_figure
 
 WIDTH = 6.4
 """Inches."""

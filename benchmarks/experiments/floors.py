@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from benchmarks.experiments.plan import Run
 from benchmarks.experiments.results import RESULTS
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 
 FLOORS = RESULTS / 'floors.json'
 Floor = dict[str, Any]

@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from benchmarks.experiments.plan import SEEDS, Run
 from benchmarks.experiments.results import RESULTS
 from benchmarks.experiments.running import is_finished, newest
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.openmmlab.predict.reader import open_reader
 from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
 from mmpola.papers import analysis

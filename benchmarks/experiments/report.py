@@ -26,7 +26,7 @@ from benchmarks.experiments.tables import (
     verdict,
 )
 from benchmarks.records import ROOT, replace_block
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.messages import listed
 
 PAGE = ROOT / 'docs' / 'results.md'

@@ -14,7 +14,7 @@ from benchmarks.experiments.running import TESTED, newest, read_journal
 from benchmarks.experiments.sampling import AREAS, standard_error
 from benchmarks.records import ROOT
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'experiments'
 EARLIER = 'earlier.json'

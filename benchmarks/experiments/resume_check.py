@@ -17,7 +17,7 @@ from benchmarks.experiments.results import RESULTS, logged
 from benchmarks.experiments.running import CODE, TRAINED, call, start, training_command
 from benchmarks.records import trees
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.openmmlab.start.choose import newest_checkpoint
 
 RUN = Run('segment_pola_swin', 0)

@@ -16,7 +16,7 @@ import psutil
 from benchmarks.experiments.plan import Run, experiment_of
 from benchmarks.experiments.sampling import AREAS, BOXES
 from benchmarks.records import ROOT, processor, trees
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 
 CODE = ('mmpola', 'configs', 'benchmarks/experiments')
 """Folders whose files make a result; records name their tree ids.

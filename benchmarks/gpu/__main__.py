@@ -176,7 +176,7 @@ def read_record(folder: Path, key: dict[str, Any]) -> dict[str, list[Row]]:
 
 def write_record(folder: Path, key: dict[str, Any], record: dict[str, list[Row]]) -> None:
     """Write run.json and report.md, each whole or not at all."""
-    from mmpola.checkpoint.write import write_atomically
+    from mmpola.files import write_atomically
 
     content = json.dumps(key | record, indent=1) + '\n'
     write_atomically(folder / 'run.json', content)

@@ -25,7 +25,7 @@ from urllib.parse import urlparse
 import torch
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.messages import first_line, listed
 from mmpola.zoo import NAMED
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from mmpola.cache import cache_folder
+from mmpola.files import cache_folder
 from mmpola.ops import triton as triton_backend
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.triton import block_of, product_precision

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import sys
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -16,6 +19,9 @@ PROCESS_VARIABLES = {
     'mpi': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK', 'OMPI_COMM_WORLD_SIZE'),
 }
 """Environment variables of a process's `Place` by launcher."""
+
+PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): the signal that the kernel sends a process when its parent dies."""
 
 
 class Place(NamedTuple):
@@ -74,3 +80,34 @@ def is_killed_worker(error: BaseException) -> bool:
     A signal handler raises it, so it interrupts whatever the main process is doing.
     """
     return isinstance(error, RuntimeError) and str(error).startswith('DataLoader worker (pid')
+
+
+@cache
+def end_children_with_this_process() -> None:
+    """Make every process that is forked from now on end when its parent dies.
+
+    When its parent is killed, a data loader's worker would wait for ever for a reader of its queue,
+    and hold the parent's output open. If torchrun has started this process, it gets SIGTERM when
+    torchrun dies. This needs Linux; elsewhere nothing is done.
+    """
+    if sys.platform != 'linux':
+        return
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def note_parent() -> None:  # a child may fork too
+        nonlocal parent
+        parent = os.getpid()
+
+    def end_with_parent(number: signal.Signals) -> None:
+        failed = prctl(PR_SET_PDEATHSIG, number) != 0
+        died_before = os.getppid() != parent
+        if failed or died_before:
+            os.kill(os.getpid(), number)
+
+    os.register_at_fork(before=note_parent, after_in_child=lambda: end_with_parent(signal.SIGKILL))
+    if 'TORCHELASTIC_RUN_ID' in os.environ:
+        parent = os.getppid()
+        end_with_parent(signal.SIGTERM)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 from tqdm import tqdm
 
-from mmpola.cache import complete_folder
+from mmpola.files import complete_folder
 from mmpola.messages import UsageError, run_main
 
 CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')

@@ -15,11 +15,10 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmpola.cache import complete_folder
-from mmpola.checkpoint.write import write_together
+from mmpola.files import complete_folder, write_together
+from mmpola.images import images_below, photograph
 from mmpola.messages import OTHER_FORMATS, UsageError, counted, listed
 from mmpola.pretraining.class_folders import ClassFolders
-from mmpola.read_image import images_below, photograph
 
 Counts = dict[str, int]
 """Number of images by split."""

@@ -20,9 +20,9 @@ from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
 
+from mmpola.images import IMAGE_SUFFIXES, FolderImages, images_below, rgb_image
 from mmpola.messages import listed
 from mmpola.openmmlab.config.contents import IMAGENET
-from mmpola.read_image import IMAGE_SUFFIXES, FolderImages, images_below, rgb_image
 
 
 class ClassFolders(Dataset[dict[str, Any]]):

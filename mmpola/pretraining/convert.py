@@ -23,7 +23,7 @@ from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
 from mmpola.checkpoint.grids import safetensors_metadata, saved_grids, with_metadata
 from mmpola.checkpoint.hub import other_released_files
 from mmpola.checkpoint.load import RenamesWeights, fit_weights, rename
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.messages import UsageError, first_line, listed
 from mmpola.openmmlab.config.build import build_model
 from mmpola.openmmlab.config.read import complete_types

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import to_2tuple
 from timm.models import load_model_config_from_hf, load_state_dict_from_hf
@@ -18,11 +19,13 @@ from mmpola.backbones.base import FIRST_CONV
 from mmpola.checkpoint.grids import with_metadata
 from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS, resolve_checkpoint
 from mmpola.checkpoint.load import load_content, shown_source
-from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.side_effects import read_authors_config
+from mmpola.checkpoint.safe_load import inert, read_checkpoint
 from mmpola.timm.models import TimmModel
 
-read_authors_config()
+YACS = 'yacs.config.CfgNode'
+"""The class of the config in the authors' files: timm reads with `weights_only=True`."""
+
+torch.serialization.add_safe_globals([(inert(YACS), YACS)])
 
 
 def pretrained_config(name: str) -> dict[str, Any]:

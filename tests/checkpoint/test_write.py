@@ -6,7 +6,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from mmpola.checkpoint.write import is_of_training, write_atomically, write_figure
+from mmpola.checkpoint.write import is_of_training
+from mmpola.files import write_atomically, write_figure
 
 
 def test_a_refused_write_leaves_the_old_content(tmp_path):

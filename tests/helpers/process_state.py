@@ -51,9 +51,14 @@ def state():
 
 
 def changes(module):
-    """Import a module, and return what is new in the state, or gone from it."""
+    """Import a module, and return what it changes."""
+    return changes_by(lambda: importlib.import_module(module))
+
+
+def changes_by(action):
+    """Return what is new in the state after an action, or gone from it."""
     before = state()
-    importlib.import_module(module)
+    action()
     found = {}
     for name, after in state().items():
         different = [x for x in after if x not in before[name]]
@@ -64,12 +69,14 @@ def changes(module):
 
 
 def main():
-    """Import the package, every module in it, and what scripts import first."""
+    """Import the package and every module in it, and do what scripts do first."""
     found = {module: changes(module) for module in FIRST}
     for module in pkgutil.walk_packages(sys.modules['mmpola'].__path__, 'mmpola.'):
-        if module.name not in (*FIRST, 'mmpola.script', 'mmpola.__main__'):
+        if module.name not in (*FIRST, 'mmpola.__main__'):
             found[module.name] = changes(module.name)
-    found['mmpola.script'] = changes('mmpola.script')
+    from mmpola.command import prepare_script  # after `import mmpola` was looked at
+
+    found['scripts'] = changes_by(prepare_script)
     print(json.dumps({module: changed for module, changed in found.items() if changed}))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mmengine.registry import TRANSFORMS, init_default_scope
 
-from mmpola.commands import SCRIPTS
+from mmpola.command import SCRIPTS
 from mmpola.openmmlab.config.build import validate_config
 from mmpola.openmmlab.config.read import load_config
 from tests.helpers import ROOT

@@ -24,7 +24,8 @@ def test_every_script_imports_it_before_anything_else():
         imports = [ast.unparse(node) for node in ast.parse(text).body if isinstance(node, IMPORTS)]
         if imports[0] == 'from __future__ import annotations':
             del imports[0]
-        assert imports[0] == 'import mmpola.script', script
+        assert imports[0] == 'from mmpola.command import prepare_script', script
+        assert text.index('\nprepare_script()') < text.index('\nimport '), script
 
 
 @pytest.mark.slow
@@ -33,7 +34,7 @@ def test_every_script_imports_it_before_anything_else():
     [
         ("sys.argv = ['mmpola', 'train']; mmpola.__main__.main()", 'mmengine', 'openmmlab'),
         ("runpy.run_path('tools/export.py')", 'mmengine', 'openmmlab'),
-        ('import mmpola.script, gradio', 'gradio', 'explore'),
+        ('mmpola.command.prepare_script(); import gradio', 'gradio', 'explore'),
     ],
 )
 def test_a_missing_extra_is_one_line(code, package, extra):
@@ -59,6 +60,6 @@ def test_the_help_of_the_tests_installs_nothing(root):
 
 @pytest.mark.slow
 def test_other_errors_keep_their_traceback():
-    found = interpret('import mmpola.script; import none_such')
+    found = interpret('import mmpola.command as c; c.prepare_script(); import none_such')
     assert found.returncode == 1
     assert 'Traceback' in found.stderr

@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from mmpola import side_effects
+from mmpola import command
 from mmpola.zoo import NAMED
 from tests.helpers import ROOT
 from tests.helpers.processes import interpret, left_of, running
@@ -33,7 +33,7 @@ def test_the_docs_say_what_an_import_changes(root):
         check=True,
     )
     found = json.loads(done.stdout)
-    scripts = found.pop('mmpola.script')
+    scripts = found.pop('scripts')
     assert sorted(scripts) == ['excepthook', 'variables', 'warnings']
     names = [variable.partition('=')[0] for variable in scripts['variables']]
     assert names == list(VARIABLES)
@@ -62,7 +62,7 @@ def test_the_docs_say_what_an_import_changes(root):
 def limits(monkeypatch, tmp_path):
     """Eight cores, and the path of the quota's file, which does not exist."""
     monkeypatch.setattr(os, 'sched_getaffinity', lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(side_effects, 'CPU_QUOTA', tmp_path / 'cpu.max')
+    monkeypatch.setattr(command, 'CPU_QUOTA', tmp_path / 'cpu.max')
     return tmp_path / 'cpu.max'
 
 
@@ -79,7 +79,7 @@ def limits(monkeypatch, tmp_path):
 def test_cores_are_limited_by_the_containers_quota(quota, cores, limits):
     if quota:
         limits.write_text(quota)
-    assert side_effects.usable_cores() == cores
+    assert command.usable_cores() == cores
 
 
 def test_processes_of_one_machine_share_its_cores_and_the_users_variables_stay(limits, monkeypatch):
@@ -87,29 +87,29 @@ def test_processes_of_one_machine_share_its_cores_and_the_users_variables_stay(l
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '3')
     monkeypatch.setenv('OMP_WAIT_POLICY', 'ACTIVE')
-    side_effects.set_variables()
+    command.set_variables()
     assert [os.environ.pop(name) for name in VARIABLES] == ['2', 'ACTIVE', '0', '0']
     monkeypatch.setenv('OMPI_COMM_WORLD_LOCAL_RANK', '3')
-    side_effects.set_variables()
+    command.set_variables()
     assert os.environ.pop('LOCAL_RANK') == '3'
 
 
 @pytest.mark.slow
 def test_a_script_sets_them_before_torch_is_imported():
-    """Every script imports `mmpola.script`, which does so, first: see test_script.py."""
+    """Every script imports `prepare_script`, which does so, first: see test_script.py."""
     found = interpret(
         "import runpy; runpy.run_path('tools/train.py')",
         on_import={'torch': f'import os; print(*map(os.environ.get, {VARIABLES})); sys.exit(0)'},
         environment=without_variables(),
     )
     assert found.stdout.split()[1:] == ['PASSIVE', '0', '0'], found.stderr
-    assert int(found.stdout.split()[0]) == side_effects.usable_cores()
+    assert int(found.stdout.split()[0]) == command.usable_cores()
 
 
 CODE = """
 import os, time
-from mmpola import side_effects
-side_effects.end_children_with_this_process()
+from mmpola.openmmlab import processes
+processes.end_children_with_this_process()
 child = os.fork()
 if child == 0:
     time.sleep(1000)

@@ -13,6 +13,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
 
+from mmpola.images import rgb_image
 from mmpola.openmmlab.run.seeding import SampleKey, SeededDataset
 from mmpola.pretraining.class_folders import (
     IMAGENET,
@@ -21,7 +22,6 @@ from mmpola.pretraining.class_folders import (
     class_names,
 )
 from mmpola.pretraining.data_config import class_source
-from mmpola.read_image import rgb_image
 
 PLAIN_TRANSFORM = {
     'input_size': 8,

@@ -19,7 +19,9 @@ complete are skipped. FOLDER/READY counts the photographs of the complete ones.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 import csv

@@ -5,7 +5,9 @@ python tools/dev/contact_sheet.py FOLDER SHEET.png
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 from pathlib import Path
@@ -14,8 +16,8 @@ from PIL import Image, ImageOps
 from torchvision.transforms.functional import to_tensor
 from torchvision.utils import save_image
 
+from mmpola.images import IMAGE_SUFFIXES
 from mmpola.messages import UsageError, run_main
-from mmpola.read_image import IMAGE_SUFFIXES
 
 IMAGES = 12
 COLUMNS = 4

@@ -8,7 +8,9 @@ Both packages are under the Apache-2.0 licence; the weights in the second one (1
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 from pathlib import Path

@@ -10,7 +10,9 @@ split. Both maps are of the same head and query; each is scaled from 0 to its ow
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 from pathlib import Path
@@ -21,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from mmpola.checkpoint.write import write_figure
+from mmpola.files import write_figure
 from mmpola.messages import run_main
 from mmpola.openmmlab.config.read import add_options_argument
 from mmpola.openmmlab.predict.reader import ImageReader, load_image_config, open_reader

@@ -17,7 +17,9 @@ OUT.part has a line for each photograph that is finished: the same command conti
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 import json

@@ -9,7 +9,9 @@ of a large one. They have the size that the model of the quick start has learnt.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 from pathlib import Path
@@ -21,7 +23,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from mmpola.checkpoint.write import write_figure
+from mmpola.files import write_figure
 from mmpola.messages import run_main
 from mmpola.openmmlab.config.read import add_options_argument
 from mmpola.openmmlab.predict.reader import load_image_config, open_reader

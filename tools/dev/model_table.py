@@ -11,7 +11,9 @@ and from `python -m benchmarks.run zoo` (docs/choose.md).
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 import json
@@ -20,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mmpola.checkpoint.hub import MODELS_WITH_WEIGHTS, short_name
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.messages import UsageError, listed, run_main
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the modules beside this one

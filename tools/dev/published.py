@@ -15,7 +15,7 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from mmpola.checkpoint.write import write_figure
+from mmpola.files import write_figure
 from tools.dev.config_rows import ROOT, read_models
 
 FIGURES = ROOT / 'docs' / 'published.csv'

@@ -10,7 +10,9 @@ such as progress, are not stored.
 
 from __future__ import annotations
 
-import mmpola.script  # noqa: F401  before all others
+from mmpola.command import prepare_script
+
+prepare_script()  # before torch is imported
 
 import argparse
 import re

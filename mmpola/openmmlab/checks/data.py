@@ -13,6 +13,7 @@ from unicodedata import normalize
 
 import numpy as np
 
+from mmpola.images import images_below
 from mmpola.messages import listed
 from mmpola.openmmlab.checks.read import (
     FARTHEST,
@@ -41,7 +42,6 @@ from mmpola.openmmlab.predict.reader import (
     sixteen_bits_note,
     turned_note,
 )
-from mmpola.read_image import images_below
 
 MANY = 0.1
 """Something is wrong with all boxes if more than this share of them leaves its image."""

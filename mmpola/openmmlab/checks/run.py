@@ -25,6 +25,7 @@ from torch import nn
 
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.init_cfg import is_pretrained
+from mmpola.images import photograph
 from mmpola.messages import OTHER_FORMATS, UsageError, first_line, listed
 from mmpola.openmmlab.checks.data import FEW_OBJECTS, known_boxes, one_folder_too_deep
 from mmpola.openmmlab.checks.read import (
@@ -64,7 +65,6 @@ from mmpola.openmmlab.config.contents import (
 from mmpola.openmmlab.config.types import type_class
 from mmpola.openmmlab.predict.reader import FIRST_IMAGES
 from mmpola.openmmlab.run.advice import length_advice
-from mmpola.read_image import photograph
 
 APART = 1.5
 """Sides of images may be so many times larger or smaller in evaluation than in training."""

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from mmpola.images import is_stored_turned
 from mmpola.messages import first_line, listed
 from mmpola.openmmlab.checks.read import (
     FEW,
@@ -30,7 +31,6 @@ from mmpola.openmmlab.checks.read import (
 )
 from mmpola.openmmlab.config.contents import head_ignore_index
 from mmpola.openmmlab.predict.reader import FIRST_IMAGES
-from mmpola.read_image import is_stored_turned
 
 TRIES = 8
 """Samples that are looked at as the network reads them: random scales make their sizes differ."""

@@ -18,21 +18,21 @@ from typing import Any, get_args, get_origin, get_type_hints
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.config.lazy import LazyAttr, LazyObject
+from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.device import get_device
 from mmengine.optim import AmpOptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from mmengine.runner import FlexibleRunner, Runner
 from mmengine.utils import get_object_from_string
 
-from mmpola.commands import missing_config
+from mmpola.command import missing_config
 from mmpola.messages import UsageError, first_line, listed
 from mmpola.openmmlab.config.contents import nodes, skipped_checks
 from mmpola.openmmlab.config.types import library, type_class
 from mmpola.openmmlab.processes import place
 from mmpola.registry import EARLIER_MODULES
-from mmpola.side_effects import find_configs_of_mmseg
 
-find_configs_of_mmseg()
+MODULE2PACKAGE['mmseg'] = 'mmseg'  # bases `mmseg::…` are found by module, of a fork, too
 
 READ_KEYS = {
     *inspect.signature(Runner).parameters,

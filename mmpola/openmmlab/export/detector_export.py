@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
 
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.messages import UsageError, counted
 from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.config.contents import input_channels

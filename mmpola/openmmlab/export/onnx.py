@@ -15,12 +15,12 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from mmpola.backbones.classifier import Classifier
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
+from mmpola.images import mean_and_std, reads_bgr
 from mmpola.messages import UsageError, first_line
 from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.config.contents import input_channels
 from mmpola.openmmlab.start.fit import TrainingCheckpoint, load_model
-from mmpola.pixels import mean_and_std, reads_bgr
 from mmpola.pretraining.data_config import evaluation_transform
 
 TOLERANCE = 1e-4

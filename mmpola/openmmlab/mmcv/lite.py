@@ -13,9 +13,15 @@ from __future__ import annotations
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from mmpola.checkpoint.write import write_atomically
-from mmpola.environment import INSTALL_OPENMMLAB, MMCV, mmcv_extension, mmcv_folder, mmcv_problem
+from mmpola.files import write_atomically
 from mmpola.messages import UsageError
+from mmpola.openmmlab.install import (
+    INSTALL_OPENMMLAB,
+    MMCV,
+    mmcv_extension,
+    mmcv_folder,
+    mmcv_problem,
+)
 
 NAME = '_ext.py'
 MARK = '# Written by `mmpola operators`;'

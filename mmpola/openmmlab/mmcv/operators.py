@@ -25,7 +25,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor
 
-from mmpola.extras import versions_of
+from mmpola.openmmlab.install import versions_of
 
 operators = torch.ops.torchvision
 

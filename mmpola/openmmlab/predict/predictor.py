@@ -14,7 +14,8 @@ from mmengine.registry import VISUALIZERS
 from numpy.typing import NDArray
 from torch import nn
 
-from mmpola.checkpoint.write import write_together
+from mmpola.files import write_together
+from mmpola.images import ImageFile, class_colours, encoded, place_names_quickly
 from mmpola.messages import UsageError, listed
 from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.config.contents import (
@@ -41,11 +42,9 @@ from mmpola.openmmlab.predict.results import (
     panoptic_segments,
 )
 from mmpola.openmmlab.start.fit import TrainingCheckpoint
-from mmpola.pixels import class_colours, place_names_quickly
 from mmpola.pretraining.class_folders import class_names
 from mmpola.pretraining.data_config import class_source
 from mmpola.pretraining.image_classifier import ImageClassifier
-from mmpola.read_image import ImageFile, encoded
 
 BEST_CLASSES = 5
 """Number of classes that are written and drawn for a classifier."""

@@ -21,14 +21,13 @@ from PIL import UnidentifiedImageError
 from timm.data import create_transform
 from torch import nn
 
+from mmpola.images import IMAGE_SUFFIXES, is_stored_turned, loaded_as_rgb, rgb_image
 from mmpola.messages import UsageError, first_line
 from mmpola.openmmlab.config.build import validate_config
 from mmpola.openmmlab.config.contents import inner_datasets, type_name
 from mmpola.openmmlab.config.read import load_config
 from mmpola.openmmlab.config.types import scope, type_class
-from mmpola.pixels import loaded_as_rgb
 from mmpola.pretraining.data_config import evaluation_transform
-from mmpola.read_image import IMAGE_SUFFIXES, is_stored_turned, rgb_image
 
 FIRST_IMAGES = 8
 """Number of loaded images of a data set whose values are looked at."""

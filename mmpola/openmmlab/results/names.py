@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mmpola.read_image import name_results
+from mmpola.images import name_results
 
 BY_BASE_NAME = ('IoUMetric', 'DepthMetric', 'SemSegMetric', 'CityscapesMetric')
 """Metrics of mmseg and mmdet that write `output_dir`/STEM.png, and use an image's path for that.

@@ -10,12 +10,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.visualization import Visualizer
 
-from mmpola.checkpoint.write import write_together
+from mmpola.files import write_together
+from mmpola.images import ImageFile, check_outputs, encoded, place_names_quickly
 from mmpola.messages import UsageError, counted, first_line, info
 from mmpola.openmmlab.processes import is_killed_worker
 from mmpola.openmmlab.results.names import image_names, whole_path
-from mmpola.pixels import place_names_quickly
-from mmpola.read_image import ImageFile, check_outputs, encoded
 
 
 class Drawn:

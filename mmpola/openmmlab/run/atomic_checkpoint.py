@@ -14,7 +14,8 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
-from mmpola.checkpoint.write import PARTIAL_SUFFIX, plain_values, write_atomically
+from mmpola.checkpoint.write import plain_values
+from mmpola.files import PARTIAL_SUFFIX, write_atomically
 from mmpola.messages import UsageError
 from mmpola.openmmlab.config.contents import skipped_checks
 from mmpola.openmmlab.run.advice import counting_advice

@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.dist import barrier, is_main_process
 from mmengine.hooks import Hook
 
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.messages import info
 from mmpola.openmmlab.config.contents import type_name
 

@@ -17,7 +17,7 @@ from mmpola.checkpoint.init_cfg import check_pretrained, teacher_files
 from mmpola.messages import UsageError, info
 from mmpola.openmmlab.config.build import replace_sync_bn, unwrapped
 from mmpola.openmmlab.config.contents import class_list_problem, type_name
-from mmpola.openmmlab.processes import leave_process_group, place
+from mmpola.openmmlab.processes import end_children_with_this_process, leave_process_group, place
 from mmpola.openmmlab.run.runner import Runner
 from mmpola.openmmlab.start.choose import Decision
 from mmpola.openmmlab.start.fit import (
@@ -29,7 +29,6 @@ from mmpola.openmmlab.start.fit import (
 )
 from mmpola.openmmlab.start.forget import ForgetHook
 from mmpola.openmmlab.start.resumed import ResumedHook
-from mmpola.side_effects import end_children_with_this_process
 
 LOCK = 'training.lock'
 """Name of the file in the work dir that a training run locks."""

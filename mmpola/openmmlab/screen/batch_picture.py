@@ -15,7 +15,7 @@ from mmengine.structures import PixelData
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from mmpola.pixels import class_colours, inputs_as_rgb, place_names_quickly
+from mmpola.images import class_colours, inputs_as_rgb, place_names_quickly
 
 SHOWN = 16
 """Largest number of images in a picture."""

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.messages import UsageError
 
 CURVES = 'curves.png'

@@ -10,7 +10,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from torch import Tensor, nn
 
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
 from mmpola.messages import first_line, info
 from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.processes import is_killed_worker

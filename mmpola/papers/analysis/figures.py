@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from numpy.typing import NDArray
 from PIL import Image
 
-from mmpola.checkpoint.write import write_figure
+from mmpola.files import write_figure
 from mmpola.papers.analysis.attention_weights import MAP_KINDS
 from mmpola.papers.analysis.layer_analysis import LayerAnalysis
 from mmpola.papers.analysis.scene import Point, Scene

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from mmpola.checkpoint.write import write_atomically
+from mmpola.files import write_atomically
+from mmpola.images import ImageFile
 from mmpola.messages import UsageError
 from mmpola.openmmlab.predict.reader import ImageReader
 from mmpola.papers.analysis.capture import LayerInputs, observe
 from mmpola.papers.analysis.figures import CHARTS, draw_maps, draw_sorted, save_figure
 from mmpola.papers.analysis.layer_analysis import LayerAnalysis, analyze_layer
 from mmpola.papers.analysis.scene import Point, Scene, open_scene
-from mmpola.read_image import ImageFile
 
 
 class AnalysisCounts(NamedTuple):

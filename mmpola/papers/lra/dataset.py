@@ -11,7 +11,7 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch.utils.data import Dataset
 
-from mmpola.cache import cache_folder
+from mmpola.files import cache_folder
 from mmpola.messages import UsageError
 from mmpola.papers.lra.store import Sample, open_cached
 

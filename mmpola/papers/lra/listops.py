@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from rich.progress import track
 
-from mmpola.cache import complete_folder
+from mmpola.files import complete_folder
 from mmpola.messages import UsageError, run_main
 from mmpola.papers.lra.texts import CLOSING_BRACKET, LISTOPS_FILES, LISTOPS_HEADER
 

@@ -19,7 +19,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from rich.progress import track
 
-from mmpola.cache import complete_folder
+from mmpola.files import complete_folder
 from mmpola.messages import UsageError
 
 Tokens = NDArray[Any]

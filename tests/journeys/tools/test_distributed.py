@@ -12,7 +12,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from mmpola.side_effects import usable_cores
+from mmpola.command import usable_cores
 
 RECORDER = """
 import atexit

@@ -6,7 +6,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 
 import pytest
 
-from mmpola import environment
+from mmpola.openmmlab import install
 from mmpola.openmmlab.mmcv import lite as mmcv_lite
 from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
@@ -40,7 +40,7 @@ def files(site):
 def test_it_is_written_listed_and_removed(site, capsys):
     before = files(site)
     path = site / 'mmcv' / '_ext.py'
-    finding = environment._operators()
+    finding = install._operators()
     assert finding.remedy == 'mmpola operators' and not finding.broken
     for _ in range(2):  # again: the same
         assert run_script('operators') == 0
@@ -49,8 +49,8 @@ def test_it_is_written_listed_and_removed(site, capsys):
             'mmcv/_ext.py': mmcv_lite.CONTENT.encode(),
             'mmcv_lite-2.1.0.dist-info/RECORD': (LISTED + 'mmcv/_ext.py,,\n').encode(),
         }
-    assert environment._operators().found == 'found by every program (_ext.py)'
-    assert not environment._operators().remedy
+    assert install._operators().found == 'found by every program (_ext.py)'
+    assert not install._operators().remedy
     assert run_script('operators', '--remove') == 0
     assert files(site) == before
     assert capsys.readouterr().out.splitlines()[1:] == [
@@ -76,7 +76,7 @@ def test_a_compiled_mmcv_is_left_alone(site):
     assert refusal(mmcv_lite.add_operators).startswith(f'mmcv is compiled here ({compiled})')
     assert files(site) == before
     (site / 'mmcv' / '_ext.py').write_text(mmcv_lite.CONTENT)  # of an earlier mmcv-lite
-    assert environment.mmcv_extension() == compiled
+    assert install.mmcv_extension() == compiled
     mmcv_lite.remove_operators()
     assert files(site) == before
 

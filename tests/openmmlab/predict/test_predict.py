@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmseg.apis import MMSegInferencer
 from PIL import Image
 
-from mmpola.pixels import place_of_name
+from mmpola.images import place_of_name
 from tests.helpers.configs import ONE_CHANNEL
 from tests.helpers.prediction import open_predictor
 from tests.helpers.processes import run_script

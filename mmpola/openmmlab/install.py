@@ -1,4 +1,6 @@
-"""What this environment can be used for: packages, mmcv's operators, GPU, attention backends.
+"""What is installed, and what this environment can be used for: the report of `mmpola`.
+
+The report has packages, mmcv's operators, GPU and attention backends.
 
 A package works if it imports; pip has checked its version. What may be missing or broken is
 imported inside functions.
@@ -7,15 +9,56 @@ imported inside functions.
 from __future__ import annotations
 
 import platform
+import re
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from mmpola.extras import install_command, versions_of
+REQUIREMENT = re.compile(r'([\w.-]+)([^;]*)(?:; extra == "(\w+)")?')
+"""The name of a package, which versions of it, and the extra that requires it, if one does."""
+
+WITH_OPENMMLAB = ('cv2', 'matplotlib', 'mmcv', 'mmseg', 'pycocotools', 'rich')
+"""Modules that come with the extra `openmmlab`, where packages of other names bring them."""
+
+
+def install_command(extra: str = '') -> str:
+    """Return the command that installs mmpola with an extra."""
+    if extra:
+        return f"pip install -e '.[{extra}]'"
+    return 'pip install -e .'
+
+
+def versions_of(package: str) -> str:
+    """Return which versions of a package mmpola or an extra requires: '==2.1.0'; '' for any."""
+    _, versions = _requirement(package)
+    return versions
+
+
+def extra_of(module: str) -> str:
+    """Return the extra that brings a module; '' if none does."""
+    if module in WITH_OPENMMLAB:
+        return 'openmmlab'
+    extra, _ = _requirement(module)
+    return extra
+
+
+def _requirement(package: str) -> tuple[str, str]:
+    """Return (extra, versions) of the first requirement of a package, both '' if there is none."""
+    try:
+        lines = requires('mmpola') or []
+    except PackageNotFoundError:  # a checkout that is imported without having been installed
+        lines = []
+    for line in lines:
+        found = REQUIREMENT.match(line)
+        if found and found[1] == package:
+            return found[3] or '', found[2]
+    return '', ''
+
 
 INSTALL = install_command()
 INSTALL_OPENMMLAB = install_command('openmmlab')
@@ -190,3 +233,25 @@ def _machine() -> Iterator[Finding]:
     yield Finding('attention backends', ', '.join(available_backends()))
     for name, reasons in unavailable_backends().items():
         yield Finding(f'backend {name}', 'cannot run here: ' + '; '.join(reasons))
+
+
+def report(needs_openmmlab: bool) -> int:
+    """Print the lines of the report, and return the exit status.
+
+    Args:
+        needs_openmmlab: whether a package of OpenMMLab that is not installed is a fault.
+    """
+    print(f'interpreter: {sys.executable}')
+    status = 0
+    for finding in findings(needs_openmmlab):
+        mark = 'ok'
+        if finding.broken:
+            mark = '!!'
+            status = 1
+        elif finding.remedy:
+            mark = '--'
+        line = f'{mark}  {finding.what:<18}  {finding.found}'
+        if finding.remedy:
+            line += f'  -> {finding.remedy}'
+        print(line, flush=True)
+    return status

@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import mmpola
-from mmpola.extras import extra_of, install_command, versions_of
+from mmpola.openmmlab.install import extra_of, install_command, versions_of
 
 tomllib = pytest.importorskip('tomllib')  # Python 3.11
 

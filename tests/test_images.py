@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmpola.images import check_outputs, find_images, images_below
 from mmpola.messages import UsageError
-from mmpola.read_image import check_outputs, find_images, images_below
 
 
 @pytest.fixture
