@@ -34,7 +34,7 @@ pycocotools stores an outline in steps of a fifth of a pixel: 1e9 would take all
 """
 
 FEW = 32
-"""Samples that the quick check loads, evenly spread over the data set."""
+"""Samples that the quick check loads, drawn at random from the data set."""
 
 Results = dict[str, Any]
 """What a data set and the steps of its pipeline know about a sample."""

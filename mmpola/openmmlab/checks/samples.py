@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
+import random
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ TRIES = 8
 def load(data: Data, whole: bool) -> None:
     """Load samples of a data set: `FEW`, or all of them if these do not suffice or with `whole`."""
     every = range(data.images)
-    few = every[:: math.ceil(data.images / FEW)]
+    few = drawn(data.images, FEW)
     loader = Loader(data)
     loader.find_steps(few)
     if data.loaded.error is not None and not loader.steps:
@@ -51,8 +51,16 @@ def load(data: Data, whole: bool) -> None:
 
 def measure(data: Data) -> None:
     """Load a few samples of a data set that has been read, to know the size of its images."""
-    every = range(data.images)
-    Loader(data).find_steps(every[:: math.ceil(data.images / TRIES)])
+    Loader(data).find_steps(drawn(data.images, TRIES))
+
+
+def drawn(images: int, number: int) -> list[int]:
+    """Draw samples of a data set at random, the same ones each time; the first is among them.
+
+    Every n-th sample would not do: images of two kinds may take turns.
+    """
+    others = range(1, images)
+    return [0, *sorted(random.Random(0).sample(others, min(number - 1, len(others))))]
 
 
 def is_inconclusive(data: Data) -> bool:
@@ -95,9 +103,9 @@ class Loader:
             else:
                 self.loaded.error = None
                 break
-        for index in indices[:: math.ceil(len(indices) / TRIES)][1:]:
+        for number in drawn(len(indices), TRIES)[1:]:
             with contextlib.suppress(Exception):  # `load` finds the file
-                self._add_item(index, self.dataset[index])
+                self._add_item(indices[number], self.dataset[indices[number]])
 
     def _run(self, index: int) -> None:
         """Run the whole pipeline on a sample."""

@@ -8,6 +8,7 @@ from mmengine.registry import METRICS
 from PIL import Image
 from pycocotools.coco import COCO
 
+from mmpola.openmmlab.checks import check_data
 from mmpola.openmmlab.config.types import scope, type_class
 from tests.helpers.refusals import errors, only, warnings
 
@@ -231,21 +232,41 @@ def test_boxes_of_the_truth_that_are_resized(detection, truth):
     assert not warnings(detection, ('val',))  # neither compares with the boxes of the samples
 
 
+def rotate(truth, images, step):
+    """Rotate every second, third, … image of a file by a quarter, and leave its objects out."""
+    content = json.loads(truth.read_text())
+    for entry in content['images'][step - 1 :: step]:
+        path = images / entry['file_name']
+        Image.open(path).rotate(90, expand=True).save(path)
+        entry.update(width=entry['height'], height=entry['width'])
+        others = [one for one in content['annotations'] if one['image_id'] != entry['id']]
+        content['annotations'] = others
+    truth.write_text(json.dumps(content))
+
+
 def test_images_of_unequal_sizes_share_a_batch(detection, truth):
     detection.val_dataloader.batch_size = 4
     assert not warnings(detection, ('val',))
-    content = json.loads(truth.read_text())
-    tall = content['images'][0]
-    path = truth.parent.parent / 'val2017' / tall['file_name']
-    Image.open(path).rotate(90, expand=True).save(path)
-    tall.update(width=tall['height'], height=tall['width'])
-    own = [one for one in content['annotations'] if one['image_id'] == tall['id']]
-    content['annotations'] = [one for one in content['annotations'] if one not in own]
-    truth.write_text(json.dumps(content))
+    rotate(truth, truth.parent.parent / 'val2017', 4)
     text = only(warnings(detection, ('val',)), 'evaluation-batch')
     assert text.startswith('val_dataloader.batch_size: 4 images of unequal sizes (')
     detection.val_dataloader.batch_size = 1
     assert not warnings(detection, ('val',))
+
+
+def test_images_of_two_sizes_take_turns(detection, coco):
+    """There are more of them than `TRIES`, and every second one is rotated."""
+    path = coco / 'annotations' / 'instances_train2017.json'
+    dataset = detection.val_dataloader.dataset
+    dataset.ann_file = str(path)
+    dataset.data_prefix.img = str(coco / 'train2017')
+    detection.val_evaluator.ann_file = str(path)
+    detection.val_dataloader.batch_size = 2
+    rotate(path, coco / 'train2017', 2)
+    assert 'evaluation-batch' in [name for name, _ in warnings(detection, ('val',))]
+    (val,) = check_data(detection, ('train',), measured=('val',)).measured
+    assert val.images == 12
+    assert len(set(val.loaded.sizes)) == 2
 
 
 def test_run_lengths_that_only_the_evaluation_reads(detection, truth):

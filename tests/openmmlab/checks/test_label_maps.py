@@ -89,6 +89,13 @@ def test_a_rare_class_is_looked_for_in_all_label_maps(binary, maps, monkeypatch)
     assert data.counted == 12
 
 
+def test_label_maps_of_two_kinds_take_turns(binary, maps, monkeypatch):
+    monkeypatch.setattr('mmpola.openmmlab.checks.samples.FEW', 6)
+    for path in sorted(maps.iterdir())[1::2]:
+        change_one(path)
+    assert 'label 99' in only(errors(binary), 'map-labels')
+
+
 def test_a_class_without_a_pixel(segmentation, maps):
     change(maps, lambda labels: np.where(labels == 3, 0, labels).astype(np.uint8))
     assert only(warnings(segmentation), 'absent-classes').endswith(': triangle')
