@@ -322,12 +322,6 @@ class Backbone(RenamesWeights):
             return ()
         return ('norms.',)
 
-    def likely_model(self, weights: Mapping[str, Tensor]) -> str:
-        """Return the name of the model to which weights belong that do not fit; '' if unknown."""
-        from mmpola.backbones.likely import likely_model  # which builds backbones
-
-        return likely_model(weights, self)
-
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """Return a parameter's layer and the number of layers, for mmpretrain's layer-wise decay.
 

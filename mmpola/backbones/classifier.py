@@ -77,11 +77,6 @@ class ModelWithBackbone(RenamesWeights):
         grids = self.backbone.table_grids(img_size)
         return {f'backbone.{name}': grid for name, grid in grids.items()}
 
-    def likely_model(self, weights: Mapping[str, Tensor]) -> str:
-        """Return the name of the model to which weights belong that do not fit; '' if unknown."""
-        backbone, _ = split_head(weights)
-        return self.backbone.likely_model(backbone)
-
 
 class Classifier(ModelWithBackbone):
     """A backbone and the head that it was published with: images to logits.

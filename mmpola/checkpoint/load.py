@@ -51,10 +51,6 @@ class RenamesWeights(nn.Module):
         """Return the grids that position tables have at an image size, by their names."""
         raise NotImplementedError
 
-    def likely_model(self, weights: Mapping[str, Tensor]) -> str:
-        """Return the name of the model to which weights belong that do not fit; '' if unknown."""
-        return ''
-
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
@@ -118,24 +114,15 @@ class LoadReport:
         return '; '.join(parts)
 
 
-def refuse_misfits(report: LoadReport, model: nn.Module, given: Mapping[str, Tensor]) -> None:
-    """Raise a CheckpointError if tensors do not fit; it lists them, or names their own model.
+def refuse_misfits(report: LoadReport) -> None:
+    """Raise a CheckpointError that lists the tensors that do not fit, if there are any.
 
-    For a file that `mmpola://MODEL` took by its name, it names the others.
-
-    Args:
-        report: what `compare` returned.
-        model: the model.
-        given: the tensors by the names in the file.
+    For a file that `mmpola://MODEL` chose by its name, the error also lists the other files.
     """
     if not report.problems:
         return
     unfit = f'{report.source}: does not fit {report.model}; nothing was loaded'
     advice = other_released_files(report.source)
-    if isinstance(model, RenamesWeights) and not report.not_finite:
-        likely = model.likely_model(given)
-        if likely:
-            raise CheckpointError(f'{unfit}; its tensors look like those of {likely}{advice}')
     listing = '\n  '.join(report.problems)
     raise CheckpointError(f'{unfit}{advice}\n  {listing}')
 
@@ -189,7 +176,7 @@ def load_content(
     weights, report = fit_weights(
         model, given, source, stem=True, new_head=new_head, container=container, note=note
     )
-    refuse_misfits(report, model, given)
+    refuse_misfits(report)
     own = model.state_dict()
     with torch.no_grad():
         for key in report.loaded:

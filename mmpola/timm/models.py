@@ -64,7 +64,7 @@ class TimmModel(ModelWithBackbone):
                     f'{listed(report.resized)}; pretrained=True with '
                     'pretrained_cfg_overlay=dict(file=PATH) reads the grids of a file'
                 )
-            refuse_misfits(report, self, state_dict)
+            refuse_misfits(report)
             state_dict = weights
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 

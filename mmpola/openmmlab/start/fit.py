@@ -148,7 +148,7 @@ def fit_checkpoint(
                 "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
                 f'{other_released_files(checkpoint.path)}'
             )
-    refuse_misfits(report, model, checkpoint.weights)
+    refuse_misfits(report)
     fitting = {name: weights[name] for name in report.loaded}
     return with_metadata(fitting, weights), report
 
