@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from mmpola.checkpoint.grids import (
-    image_size_grids,
     may_be_square,
+    metadata_of,
+    names_square_images,
     saved_grids,
-    saved_image_size,
-    set_grids,
     shown_grid,
+    with_metadata,
 )
 from mmpola.layers import (
     Grid,
@@ -103,36 +103,66 @@ def adapt_tables(model: nn.Module, weights: dict[str, Tensor]) -> list[str]:
 
     Args:
         model: backbone or classifier.
-        weights: by the model's names, as `rename` returns them; changed in place.
+        weights: by the model's names, as `rename` returns them; changed in place. A table whose
+            grid cannot be known stays as it is, and `compare` refuses it.
 
     Returns:
         The names of the resized tables, with both shapes, and both grids where they are known.
     """
-    tables = position_tables(model)
-    file_grids = FileGrids(model, weights)
-    adapted = {}
+    saved = saved_grids(weights)
+    targets = model.state_dict()
+    adapted = dict(saved)
     resized = []
-    for key, target in model.state_dict().items():
-        if key not in weights or not (key in tables or key.endswith(BIAS_TABLE)):
+    for key, own in position_tables(model).items():
+        if not _can_resize(weights.get(key), targets.get(key)):
             continue
         x = weights[key]
-        if not can_load(x, target) or x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
+        grid = saved.get(key) or _guessed_grid(x, own, names_square_images(weights))
+        if grid is None:
             continue
-        if key.endswith(BIAS_TABLE):
-            table = _resize_windows(x, target)
-            grids = ''
-        else:
-            grid = file_grids.of(key, x, tables[key])
-            if grid is None:
-                continue
-            table = resize_table(x, grid, tables[key], file_grids.mode(key))
-            adapted[key] = tables[key]
-            grids = f' ({shown_grid(grid)} -> {shown_grid(tables[key])} tokens)'
-        if table is not x:
-            resized.append(f'{key} {list(x.shape)} -> {list(table.shape)}{grids}')
-            weights[key] = table
-    set_grids(weights, adapted)
+        mode = 'bilinear'
+        if key.endswith('positional_encoding') and key not in saved:
+            mode = 'bicubic'
+        weights[key] = resize_table(x, grid, own, mode)
+        adapted[key] = own
+        if grid != own:
+            shapes = f'{list(x.shape)} -> {list(weights[key].shape)}'
+            resized.append(f'{key} {shapes} ({shown_grid(grid)} -> {shown_grid(own)} tokens)')
+    vars(weights)['_metadata'] = metadata_of(with_metadata(weights, weights, adapted))
+    for key, target in targets.items():
+        if key.endswith(BIAS_TABLE) and _can_resize(weights.get(key), target):
+            x = weights[key]
+            weights[key] = _resize_windows(x, target)
+            if weights[key] is not x:
+                resized.append(f'{key} {list(x.shape)} -> {list(weights[key].shape)}')
     return resized
+
+
+def _can_resize(x: Any, target: Tensor | None) -> bool:
+    """Whether an entry of a file is a table with the channels of a model's."""
+    if target is None or not is_plain(x) or not can_load(x, target):
+        return False
+    return x.ndim == target.ndim and x.shape[-1] == target.shape[-1]
+
+
+def _guessed_grid(table: Tensor, own: Grid, square: bool) -> Grid | None:
+    """Return the grid of a table whose file does not name it; None if it cannot be known.
+
+    If the file does not say that its images are square, but the model's grid is square, assume a
+    square one: the authors train on square images only. Otherwise it is the model's grid if the
+    number of tokens is equal and is no square.
+
+    Args:
+        table: [1, h*w, C].
+        own: the model's grid.
+        square: whether the file says that its images are square.
+    """
+    if square or own[0] == own[1]:
+        side = math.isqrt(table.shape[1])
+        return fitting_grid((side, side), table)
+    if may_be_square(own):
+        return None
+    return fitting_grid(own, table)
 
 
 def _resize_windows(table: Tensor, target: Tensor) -> Tensor:
@@ -142,46 +172,6 @@ def _resize_windows(table: Tensor, target: Tensor) -> Tensor:
         return table
     window_size = (math.isqrt(target.shape[0]) + 1) // 2
     return resize_bias_table(table, window_size)
-
-
-class FileGrids:
-    """The grids of the position tables of a file, and how these are resized.
-
-    Args:
-        model: backbone or classifier.
-        weights: by the model's names, as `rename` returns them.
-    """
-
-    def __init__(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
-        self.saved = saved_grids(weights)
-        self.by_size: dict[str, Grid] = {}
-        img_size = saved_image_size(weights)
-        if img_size is not None:
-            self.by_size = image_size_grids(model, img_size)
-
-    def of(self, key: str, table: Tensor, own: Grid) -> Grid | None:
-        """Return the grid of a table: as saved, by the images' size, or a guess; None if unknown.
-
-        A file that says nothing is square if the model is: the authors train on square images
-        only. It has a model's other grid if the number of tokens is equal and is no square.
-        """
-        if key in self.saved:
-            return self.saved[key]
-        grid = fitting_grid(self.by_size.get(key), table)
-        if grid is not None:
-            return grid
-        if table.shape[1] == math.prod(own):
-            return None if may_be_square(own) else own
-        side = math.isqrt(table.shape[1])
-        if own[0] != own[1]:
-            return None
-        return fitting_grid((side, side), table)
-
-    def mode(self, key: str) -> str:
-        """Return the mode of `resize_table` for a table."""
-        if key.endswith('positional_encoding') and key not in self.saved:
-            return 'bicubic'
-        return 'bilinear'
 
 
 def is_plain(x: Any) -> bool:

@@ -7,7 +7,6 @@ is copied.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from mmpola.checkpoint.contents import find_weights, weights_note
 from mmpola.checkpoint.grids import may_be_square, saved_grids, shown_grid, with_metadata
 from mmpola.checkpoint.hub import other_released_files, resolve_checkpoint
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.layers import Grid, position_tables
+from mmpola.layers import position_tables
 from mmpola.messages import info, listed
 
 BATCH_NORM_COUNTER = 'num_batches_tracked'
@@ -45,10 +44,6 @@ class RenamesWeights(nn.Module):
 
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of tensors that a pretrained file need not have: the output norms."""
-        raise NotImplementedError
-
-    def table_grids(self, img_size: int | tuple[int, int]) -> dict[str, Grid]:
-        """Return the grids that position tables have at an image size, by their names."""
         raise NotImplementedError
 
     def _load_from_state_dict(
@@ -328,33 +323,26 @@ def compare(
 
 
 def _table_misfits(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return a line for every position table of a file that is not for the model's tokens."""
+    """Return a line for every position table of a file that may be on another grid than ours."""
     grids = saved_grids(weights)
     lines = {}
     for key, own in position_tables(model).items():
-        if key not in weights:
+        if key not in weights or not is_plain(weights[key]):
             continue
         x = weights[key]
-        target = model.get_parameter(key)
         grid = grids.get(key)
-        if not is_plain(x):
+        is_known = grid == own or (grid is None and not may_be_square(own))
+        target = model.get_parameter(key)
+        if is_known and x.shape == target.shape:
             continue
-        fits = x.shape == target.shape and grid in (own, None)
-        is_unsure = fits and grid is None and may_be_square(own)
-        if fits and not is_unsure:
-            continue
-        shapes = f'expected {list(target.shape)} for {shown_grid(own)} tokens, got {list(x.shape)}'
-        reason = 'pretrain_img_size is not that of the file, which names no grid'
-        if is_unsure:
-            side = math.isqrt(x.shape[1])
-            reason = (
-                f'the file names no grid and may have {side} x {side}: load it into a model with '
-                'its pretrain_img_size, then call set_input_size'
-            )
+        tokens = 'a grid that the file does not name'
         if grid is not None:
-            shapes += f' for {shown_grid(grid)}'
-            reason = 'pretrain_img_size is not that of the file'
-        lines[key] = f'{key} {shapes} ({reason})'
+            tokens = f'{shown_grid(grid)} tokens'
+        lines[key] = (
+            f'{key} expected {list(target.shape)} for {shown_grid(own)} tokens, got '
+            f'{list(x.shape)} for {tokens} (load it into a model with the pretrain_img_size of the '
+            'file, then call set_input_size)'
+        )
     return lines
 
 

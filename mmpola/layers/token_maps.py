@@ -165,11 +165,7 @@ class HasPositionTable(nn.Module):
 
 def fitting_grid(grid: Any, table: Tensor) -> Grid | None:
     """Return a grid that a file names as (rows, columns) if it is that of a table, else None."""
-    if not isinstance(grid, (tuple, list)) or len(grid) != 2 or table.ndim != 3:
-        return None
-    if not all(type(side) is int and side > 0 for side in grid):
-        return None
-    if math.prod(grid) != table.shape[1]:
+    if grid is None or table.ndim != 3 or math.prod(grid) != table.shape[1]:
         return None
     return grid[0], grid[1]
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from mmpola.backbones import PolaPVT
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.grids import safetensors_metadata, saved_grids
-from mmpola.checkpoint.load import load_weights
+from mmpola.checkpoint.load import compare, load_weights
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.layers import position_tables
 from mmpola.pretraining.convert import convert, write_conversion
@@ -158,26 +158,32 @@ def test_a_file_that_names_no_grid_is_square_only_if_the_model_is(tmp_path):
     key = 'stages.1.blocks.0.attn.positional_encoding'
     expected = resized(given[key], (8, 8), (12, 12), 'bicubic')
     torch.testing.assert_close(model.get_parameter(key).data, expected)
-    with pytest.raises(CheckpointError) as raised:
-        load_weights(PolaPVT(ARCH, pretrain_img_size=(64, 128)), path)
-    line = 'stages.0.pos_embed expected [1, 512, 8] for 16 x 32 tokens, got [1, 256, 8]'
-    assert f'{line} (pretrain_img_size is not that of the file, which names no grid)' in str(
-        raised.value
-    )
 
 
-def test_a_file_that_names_no_grid_and_may_be_square_is_refused(tmp_path):
-    """256 tokens may be the model's 8 x 32 or 16 x 16, as in all files of the authors."""
+@pytest.mark.parametrize(('size', 'tokens'), [((64, 128), '16 x 32'), (WIDE, '8 x 32')])
+def test_a_table_whose_grid_cannot_be_known_is_refused(size, tokens, tmp_path):
+    """256 tokens may be 8 x 32 or 16 x 16, as in all files of the authors."""
     path = tmp_path / 'bare.pth'
     torch.save(without_metadata(pola_pvt(64)), path)
+    model = PolaPVT(ARCH, pretrain_img_size=size)
     with pytest.raises(CheckpointError) as raised:
-        load_weights(PolaPVT(ARCH, pretrain_img_size=WIDE), path)
-    line = 'stages.0.pos_embed expected [1, 256, 8] for 8 x 32 tokens, got [1, 256, 8]'
-    assert f'{line} (the file names no grid and may have 16 x 16: ' in str(raised.value)
+        load_weights(model, path)
+    shape = list(model.stages[0].pos_embed.shape)
+    line = f'stages.0.pos_embed expected {shape} for {tokens} tokens, got [1, 256, 8] for a grid'
+    assert f'{line} that the file does not name' in str(raised.value)
 
 
-@pytest.mark.parametrize('grid', [(16, 17), (256,), ('16', '16'), (-16, -16), None, 5])
+def test_a_table_of_another_grid_is_not_taken_as_it_is(tmp_path):
+    """Where tables are not resized: a whole model of MMEngine must have its own."""
+    weights = pola_pvt(WIDE).state_dict()
+    report = compare(PolaPVT(ARCH, pretrain_img_size=64), weights, 'file', exact=True)
+    (line,) = [line for line in report.wrong_shape if line.startswith('stages.0.pos_embed ')]
+    assert 'for 16 x 16 tokens, got [1, 256, 8] for 8 x 32 tokens' in line
+
+
+@pytest.mark.parametrize('grid', [(16, 17), None])
 def test_a_grid_that_does_not_fit_its_table_is_ignored(grid, tmp_path):
+    """A user has resized the table, and has left the metadata as it was."""
     weights = pola_pvt(64).state_dict()
     weights._metadata['stages.0']['position_tables']['pos_embed'] = grid
     torch.save(weights, tmp_path / 'weights.pth')
@@ -185,3 +191,32 @@ def test_a_grid_that_does_not_fit_its_table_is_ignored(grid, tmp_path):
     model = PolaPVT(ARCH, pretrain_img_size=64)
     load_weights(model, tmp_path / 'weights.pth')
     assert_same(model.state_dict(), weights)
+
+
+GOLDEN_ARCH = {
+    'embed_dims': (4, 4, 4, 4),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 1, 1, 1),
+    'mlp_ratios': (1, 1, 1, 1),
+}
+
+
+@pytest.mark.parametrize('load', [load_weights, PolaPVT.load_state_dict])
+@pytest.mark.parametrize('name', ['wide_images.pt', 'wide_images.safetensors'])
+def test_grids_in_older_files_are_read(name, load, root):
+    """The first stage of a model for images of 16 x 64: 4 x 16 tokens, 2 x 8 keys.
+
+    As many as a square image of 32 pixels has.
+    """
+    path = root / 'tests' / 'golden' / name
+    given = read_checkpoint(path)
+    model = PolaPVT(
+        GOLDEN_ARCH, pretrain_img_size=32, out_indices=(0,), pola_sr_ratios=(2, 1, 1, 1)
+    )
+    load(model, path if load is load_weights else given)
+    for key, source, target in (
+        ('stages.0.pos_embed', (4, 16), (8, 8)),
+        ('stages.0.blocks.0.attn.positional_encoding', (2, 8), (4, 4)),
+    ):
+        expected = resized(given[key], source, target, 'bilinear')
+        torch.testing.assert_close(model.get_parameter(key).data, expected)
