@@ -19,10 +19,10 @@ prepare_script()  # before torch is imported
 
 import argparse
 
-from mmpola.checkpoint.init_cfg import check_pretrained
 from mmpola.messages import run_main
 from mmpola.openmmlab.checks import add_skip_argument, check_data
 from mmpola.openmmlab.config.build import validate_config
+from mmpola.openmmlab.config.named_files import check_pretrained
 from mmpola.openmmlab.config.read import add_options_argument, check_parts, load_config
 
 

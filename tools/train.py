@@ -18,11 +18,11 @@ prepare_script()  # before torch is imported
 
 import argparse
 
-from mmpola.checkpoint.init_cfg import check_pretrained
 from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import run_main
 from mmpola.openmmlab.checks import add_skip_argument, check_data
 from mmpola.openmmlab.config.build import validate_config
+from mmpola.openmmlab.config.named_files import check_pretrained
 from mmpola.openmmlab.config.read import (
     add_compile_argument,
     add_options_argument,

@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.hub import RELEASED_REPOSITORY
-from mmpola.checkpoint.init_cfg import check_pretrained
+from mmpola.openmmlab.config.named_files import check_pretrained
 from mmpola.openmmlab.start.fit import read_training_checkpoint
 from tests.helpers.refusals import refusal
 

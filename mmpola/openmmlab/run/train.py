@@ -13,10 +13,10 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from torch import Tensor, nn
 
-from mmpola.checkpoint.init_cfg import check_pretrained, teacher_files
 from mmpola.messages import UsageError, info
 from mmpola.openmmlab.config.build import replace_sync_bn, unwrapped
 from mmpola.openmmlab.config.contents import class_list_problem, type_name
+from mmpola.openmmlab.config.named_files import check_pretrained, teacher_files
 from mmpola.openmmlab.processes import end_children_with_this_process, leave_process_group, place
 from mmpola.openmmlab.run.runner import Runner
 from mmpola.openmmlab.start.choose import Decision

@@ -14,8 +14,8 @@ from mmengine.optim import build_optim_wrapper
 from torch import nn
 
 from mmpola.checkpoint.hub import resolve_checkpoint
-from mmpola.checkpoint.init_cfg import named_files, remove_pretrained
 from mmpola.messages import UsageError, counted, listed
+from mmpola.openmmlab.config.named_files import named_files, remove_pretrained
 from mmpola.openmmlab.processes import print_once
 from mmpola.openmmlab.run.final_test import is_test_due
 from mmpola.openmmlab.run.loops import VALIDATION_DUE

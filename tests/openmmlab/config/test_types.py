@@ -5,9 +5,9 @@ from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, LoggerHook
 from mmengine.registry import HOOKS, MODELS
 
-from mmpola.checkpoint.init_cfg import remove_pretrained
 from mmpola.openmmlab.config.build import replace_sync_bn
 from mmpola.openmmlab.config.contents import IMAGENET, type_name
+from mmpola.openmmlab.config.named_files import remove_pretrained
 from mmpola.openmmlab.config.read import complete_types
 from mmpola.openmmlab.config.types import library, scope, type_class
 from mmpola.openmmlab.run.atomic_checkpoint import AtomicCheckpointHook
