@@ -19,6 +19,7 @@ from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
 from mmpola import PolaAttention, PolaFormerPPAttention, PolaMultiheadAttention
 from mmpola.backbones import PolaPVT, PolaSwin, named_backbone
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.zoo import ARCHITECTURES
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
@@ -189,14 +190,24 @@ def on_literal_equations(run: Callable[..., Any]) -> Callable[..., Any]:
 def literal_equations() -> Iterator[None]:
     """Replace the operators of the attention layers on maps by the literal equations."""
 
-    def attend(*tensors: Any, backend: str, **named: Any) -> Tensor:
-        return literal_attention(*tensors, **named)
+    def attend(inputs: AttentionInputs, backend: str) -> Tensor:
+        return literal_attention(
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            inputs.feature_map,
+            key_position=inputs.key_position,
+            rotary=inputs.rotary,
+        )
 
-    def mix(*arguments: Any, backend: str) -> Tensor:
-        return literal_mix_and_gate(*arguments)
+    def mix(inputs: MixAndGateInputs, backend: str) -> Tensor:
+        rows, columns = inputs.grid
+        return literal_mix_and_gate(
+            inputs.attended, inputs.values, inputs.gate, inputs.weight, inputs.bias, (rows, columns)
+        )
 
     with (
-        mock.patch('mmpola.layers.attention.polarity_attention', attend),
-        mock.patch('mmpola.layers.depthwise.mix_and_gate', mix),
+        mock.patch('mmpola.layers.attention.run_attention', attend),
+        mock.patch('mmpola.layers.attention.run_mix_and_gate', mix),
     ):
         yield

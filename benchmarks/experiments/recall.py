@@ -33,12 +33,12 @@ from benchmarks.experiments.running import CODE, machine
 from benchmarks.experiments.tables import LINE, NOT_RUN, cell
 from benchmarks.records import ROOT, markdown_table, trees
 from mmpola.layers.attention import LearnedPowerMap, mask_padding
-from mmpola.layers.depthwise import SequenceMixAndGate
 from mmpola.ops import polarity_attention
 from mmpola.papers.lra.attention import (
     EluSequenceAttention,
     PolaSequenceAttention,
     SequenceAttention,
+    SequenceMixAndGate,
     SoftmaxSequenceAttention,
 )
 

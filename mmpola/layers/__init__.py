@@ -4,12 +4,12 @@ from mmpola.layers.attention import (
     LearnedExpMap,
     LearnedPowerMap,
     LinearAttention,
+    MixAndGate,
     PolaAttention,
     PolaFormerPPAttention,
     PolaSpatialReductionAttention,
 )
 from mmpola.layers.block import TransformerBlock
-from mmpola.layers.depthwise import MixAndGate, SequenceMixAndGate
 from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.multihead import PolaMultiheadAttention
 from mmpola.layers.rotary import rotary_tables
@@ -42,7 +42,6 @@ __all__ = [
     'PolaMultiheadAttention',
     'PolaSpatialReductionAttention',
     'RotarySoftmaxAttention',
-    'SequenceMixAndGate',
     'SpatialReductionAttention',
     'TransformerBlock',
     'WindowAttention',

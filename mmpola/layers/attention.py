@@ -8,14 +8,13 @@ learned feature maps follow below them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.depthwise import MixAndGate
 from mmpola.layers.initial_weights import check_gate_init, draw_layer
 from mmpola.layers.rotary import cached_rotary_tables
 from mmpola.layers.token_maps import (
@@ -26,9 +25,11 @@ from mmpola.layers.token_maps import (
     reduce_tokens,
     resize_table,
 )
-from mmpola.ops import ExpMap, PowerMap, polarity_attention
-from mmpola.ops.api import check_backend_name, is_grid
-from mmpola.ops.numerics import accumulation_dtype
+from mmpola.ops.api import check_backend_name, is_grid, run_attention, run_mix_and_gate
+from mmpola.ops.exp_map import ExpMap
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.numerics import accumulation_dtype, default_eps
+from mmpola.ops.power_map import PowerMap
 
 
 class LinearAttention(nn.Module):
@@ -184,9 +185,8 @@ class PolaAttention(LinearAttention, HasPositionTable):
             table = resize_table(self.positional_encoding, self.grid, grid)
             key_position = table.squeeze(0).unflatten(-1, (self.num_heads, -1))  # [N, H, D]
         feature_map = self.feature_map.map_for(q)
-        attended = polarity_attention(
-            q, k, v, feature_map, key_position=key_position, backend=self.backend
-        )
+        inputs = AttentionInputs(q, k, v, feature_map, key_position, None, default_eps())
+        attended = run_attention(inputs, self.backend)
         # y = (o + DWC(v)) * g (E14)
         mixed = self.dwc(attended, v, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
@@ -283,9 +283,8 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
             table = resize_table(self.positional_encoding, self.grid, key_grid)
             key_position = table.squeeze(0).unflatten(-1, (self.num_heads, -1))  # [M, H, D]
         feature_map = self.feature_map.map_for(q)
-        attended = polarity_attention(
-            q, k, v, feature_map, key_position=key_position, backend=self.backend
-        )
+        inputs = AttentionInputs(q, k, v, feature_map, key_position, None, default_eps())
+        attended = run_attention(inputs, self.backend)
         # y = (o + DWC(v)) * g (E14)
         mixed = self.dwc(attended, values, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
@@ -347,7 +346,8 @@ class PolaFormerPPAttention(LinearAttention):
         v = v.unflatten(-1, (self.num_heads, -1))
         rotary = cached_rotary_tables(q, grid, 2 * q.shape[-1])  # two features per channel
         feature_map = self.feature_map.map_for(q)
-        attended = polarity_attention(q, k, v, feature_map, rotary=rotary, backend=self.backend)
+        inputs = AttentionInputs(q, k, v, feature_map, None, rotary, default_eps())
+        attended = run_attention(inputs, self.backend)
         # y = (o + DWC(v)) * g (E14)
         mixed = self.lepe(attended, v, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
@@ -441,6 +441,37 @@ def check_head_dim(dim: int, num_heads: int) -> None:
 # ---- Parts of the layers
 
 
+class MixAndGate(nn.Conv2d):
+    """The depth-wise convolution of a map in (o + DWC(v)) * g (E14), fused with the rest.
+
+    It is a module that is called, so that everything that works through a module's hooks sees it:
+    pruning, weight norm, offloading, gathering of sharded weights.
+
+    Args:
+        channels: channels of the kernels: C, or D = C / H for kernels that H heads share.
+        kernel_size: side of a kernel, odd.
+    """
+
+    def __init__(self, channels: int, kernel_size: int) -> None:
+        padding = kernel_size // 2
+        super().__init__(channels, channels, kernel_size, padding=padding, groups=channels)
+
+    def forward(  # type: ignore[override]  # the fused operator has more inputs
+        self, attended: Tensor, values: Tensor, gate: Tensor, grid: Grid, backend: str = 'auto'
+    ) -> Tensor:
+        """Compute `mmpola.ops.mix_and_gate` -> [B, N, C], without checks of the arguments.
+
+        Args:
+            attended: o [B, N, H, D].
+            values: v [B, N, H, D].
+            gate: g [B, N, C].
+            grid: (h, w) of the tokens.
+            backend: backend of the operator.
+        """
+        inputs = MixAndGateInputs(attended, values, gate, self.weight, self.bias, grid)
+        return run_mix_and_gate(inputs, backend)
+
+
 def check_tokens(x: Tensor, dim: int, grid: Any) -> Grid:
     """Return `grid`, or raise ValueError unless x is tokens [B, N, C] on it."""
     if x.ndim != 3 or x.shape[2] != dim:
@@ -448,7 +479,8 @@ def check_tokens(x: Tensor, dim: int, grid: Any) -> Grid:
             f'x: expected a map [B, C, H, W], or tokens [B, N, C] and their grid, with C={dim}, '
             f'got {list(x.shape)}'
         )
-    if not is_grid(grid) or grid[0] * grid[1] != x.shape[1]:
+    fits = isinstance(grid, Sequence) and len(grid) == 2 and grid[0] >= 0
+    if not fits or grid[0] * grid[1] != x.shape[1]:
         raise ValueError(
             f'grid: expected rows and columns (h, w) of the tokens with h * w = N = {x.shape[1]}, '
             f'got {grid}'

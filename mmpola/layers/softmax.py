@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.depthwise import MixAndGate
+from mmpola.layers.attention import MixAndGate
 from mmpola.layers.initial_weights import draw_layer
 from mmpola.layers.rotary import rotate_queries_and_keys
 from mmpola.layers.token_maps import Grid, reduce_tokens
@@ -94,8 +94,14 @@ class RotarySoftmaxAttention(nn.Module):
         draw_layer(self.lepe)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
-        channels = x.shape[-1]
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C].
+
+        Raises:
+            ValueError: `grid` does not fit.
+        """
+        _, tokens, channels = x.shape
+        if grid[0] * grid[1] != tokens:
+            raise ValueError(f'grid: expected (h, w) with h * w = N = {tokens}, got {grid}')
         qk, v, gate = self.qkvo(x).split([2 * channels, channels, channels], dim=-1)
         q, k = rotate_queries_and_keys(qk.unflatten(-1, (2 * self.num_heads, -1)), grid)
         v = v.unflatten(-1, (self.num_heads, -1))  # [B, N, H, D]

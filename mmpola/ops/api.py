@@ -65,10 +65,7 @@ def polarity_attention(
     eps = max(eps, torch.finfo(torch.float32).tiny)
     inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, eps)
     validate_attention(inputs)
-    if _receive is not None:
-        _receive(inputs)
-    chosen = choose_backend(backend, inputs, q.device)
-    return chosen.polarity_attention(inputs)
+    return run_attention(inputs, backend)
 
 
 def mix_and_gate(
@@ -109,11 +106,27 @@ def mix_and_gate(
     """
     inputs = MixAndGateInputs(attended, values, gate, weight, bias, grid)
     validate_mix_and_gate(inputs)
+    return run_mix_and_gate(inputs, backend)
+
+
+# ---- Without checks of the arguments: layers know that theirs fit each other
+
+
+def run_attention(inputs: AttentionInputs, backend: str) -> Tensor:
+    """Compute `polarity_attention` of arguments that `validate_attention` would accept."""
     if _receive is not None:
         _receive(inputs)
-    if len(grid) == 1:
+    chosen = choose_backend(backend, inputs, inputs.q.device)
+    return chosen.polarity_attention(inputs)
+
+
+def run_mix_and_gate(inputs: MixAndGateInputs, backend: str) -> Tensor:
+    """Compute `mix_and_gate` of arguments that `validate_mix_and_gate` would accept."""
+    if _receive is not None:
+        _receive(inputs)
+    if len(inputs.grid) == 1:
         inputs = inputs.as_map()
-    chosen = choose_backend(backend, inputs, attended.device)
+    chosen = choose_backend(backend, inputs, inputs.attended.device)
     return chosen.mix_and_gate(inputs)
 
 
@@ -209,7 +222,9 @@ def check_backend_name(name: str) -> None:
 
 
 def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
-    """Return the backend called `name`, or for 'auto' the first one that can run.
+    """Return the backend called `name`, or for 'auto' the first without a reason against it.
+
+    Each reason for which 'auto' passes a backend by is logged once per process.
 
     Args:
         name: of a backend, or 'auto'.
@@ -220,33 +235,24 @@ def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
         ValueError: `name` is unknown.
         RuntimeError: the named backend cannot handle the inputs; the message lists every reason.
     """
-    check_backend_name(name)
     if name == 'auto':
-        return _choose_automatically(inputs, device)
+        for backend in BACKENDS[:-1]:
+            if backend.device_type not in (None, device.type):
+                continue
+            reasons = backend.missing() or backend.unsupported(inputs) or backend.distrusted(inputs)
+            if not reasons:
+                return backend
+            from mmpola.kernels.record import log_once  # imports torch._dynamo: slow
+
+            for reason in reasons:
+                log_once(f"backend='auto' does not use {backend.name!r}: {reason}")
+        return BACKENDS[-1]
+    check_backend_name(name)
     backend = {backend.name: backend for backend in BACKENDS}[name]
     reasons = backend.missing() or backend.unsupported(inputs)
     if reasons:
         raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
     return backend
-
-
-def _choose_automatically(inputs: Inputs, device: torch.device) -> Backend:
-    """Return the first backend without a reason against it, else the last; log each reason once."""
-    candidates = [backend for backend in BACKENDS if backend.device_type in (None, device.type)]
-    for backend in candidates[:-1]:
-        reasons = backend.missing() or backend.unsupported(inputs) or backend.distrusted(inputs)
-        if not reasons:
-            return backend
-        _log_once(backend, reasons)
-    return candidates[-1]
-
-
-def _log_once(backend: Backend, reasons: list[str]) -> None:
-    """Log why 'auto' does not use a backend, each reason once per process."""
-    from mmpola.kernels.record import log_once  # imports torch._dynamo: slow
-
-    for reason in reasons:
-        log_once(f"backend='auto' does not use {backend.name!r}: {reason}")
 
 
 # ---- Checks of the arguments

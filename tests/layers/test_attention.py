@@ -8,7 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmpola.layers import PolaAttention, PolaFormerPPAttention, PolaSpatialReductionAttention
+from mmpola.layers import (
+    PolaAttention,
+    PolaFormerPPAttention,
+    PolaSpatialReductionAttention,
+    RotarySoftmaxAttention,
+)
+from mmpola.ops import api
 from mmpola.papers.ablations.attention import AblatedPolaAttention
 from mmpola.papers.ablations.deformable_conv import DepthwiseDeformableConv
 from tests.helpers.models import Launches
@@ -263,10 +269,22 @@ def test_an_input_that_does_not_fit_is_refused(layer, shape, grid):
 
 
 @EVERY_LAYER
-@pytest.mark.parametrize('grid', [(4, 5), 16, (4.0, 4.0), (-4, -4), (16,)])
+@pytest.mark.parametrize('grid', [(4, 5), 16, (-4, -4), (16,)])
 def test_a_grid_that_does_not_fit_is_refused(layer, grid):
     with pytest.raises(ValueError, match=rf'^grid: .*N = 16.*got {re.escape(str(grid))}'):
         layer(8, 2, grid=(4, 4))(torch.randn(1, 16, 8), grid)
+
+
+def test_a_grid_that_does_not_fit_softmax_attention_is_refused():
+    with pytest.raises(ValueError, match=r'^grid: .*N = 16, got \(1, 1\)$'):
+        RotarySoftmaxAttention(8, 2)(torch.randn(1, 16, 8), (1, 1))
+
+
+@EVERY_LAYER
+def test_the_operators_do_not_check_again_what_a_layer_has_checked(layer, monkeypatch):
+    for name in ('validate_attention', 'validate_mix_and_gate'):
+        monkeypatch.setattr(api, name, lambda inputs: pytest.fail('checked twice'))
+    layer(8, 2, grid=(4, 4))(torch.randn(1, 16, 8), (4, 4))
 
 
 @EVERY_LAYER

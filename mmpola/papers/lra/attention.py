@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmpola.layers.attention import LearnedExpMap, LearnedPowerMap, mask_padding
-from mmpola.layers.depthwise import SequenceMixAndGate
 from mmpola.layers.rotary import cached_rotary_tables
-from mmpola.ops import polarity_attention
+from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.api import check_backend_name
 from mmpola.ops.numerics import accumulation_dtype, default_eps, without_autocast
 
@@ -142,6 +141,33 @@ class PolaSequenceAttention(SequenceAttention):
         )
         # y = (o + DWC(v)) * g (E14)
         return self.dwc(attended, v, self.gate(x), self.backend)
+
+
+class SequenceMixAndGate(nn.Conv1d):
+    """`mmpola.layers.MixAndGate` for the tokens of a sequence.
+
+    Args:
+        channels: channels of the kernels: C, or D = C / H for kernels that H heads share.
+        kernel_size: taps of a kernel, odd.
+    """
+
+    def __init__(self, channels: int, kernel_size: int) -> None:
+        padding = kernel_size // 2
+        super().__init__(channels, channels, kernel_size, padding=padding, groups=channels)
+
+    def forward(  # type: ignore[override]  # the fused operator has more inputs
+        self, attended: Tensor, values: Tensor, gate: Tensor, backend: str = 'auto'
+    ) -> Tensor:
+        """Compute `mmpola.ops.mix_and_gate` -> [B, N, C].
+
+        Args:
+            attended: o [B, N, H, D].
+            values: v [B, N, H, D].
+            gate: g [B, N, C].
+            backend: backend of the operator.
+        """
+        grid = (attended.shape[1],)
+        return mix_and_gate(attended, values, gate, self.weight, self.bias, grid, backend=backend)
 
 
 class SoftmaxSequenceAttention(SequenceAttention):
