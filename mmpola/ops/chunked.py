@@ -57,7 +57,7 @@ def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
                 sin,
             )
         else:
-            output, _ = feature_map.chunked_forward(inputs)
+            output, _ = feature_map.chunked_forward(inputs, chunk_size(inputs.q))
     return output.to(dtype)
 
 
@@ -105,7 +105,7 @@ class ChunkedAttention(Function):
             rotary = (cos, sin)
         feature_map = build_map(first, second)
         inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, eps)
-        output, saved = feature_map.chunked_forward(inputs)
+        output, saved = feature_map.chunked_forward(inputs, chunk_size(inputs.q))
         ctx.build_map = build_map
         ctx.eps = eps
         ctx.save_for_backward(q, k, v, key_position, first, second, cos, sin, output, *saved)
@@ -127,7 +127,9 @@ class ChunkedAttention(Function):
             else:
                 feature_map = ctx.build_map(first, second)
                 inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, ctx.eps)
-                gradients = feature_map.chunked_backward(inputs, output, saved, grad, needed)
+                gradients = feature_map.chunked_backward(
+                    inputs, output, saved, grad, needed, chunk_size(q)
+                )
         return (None, None, *gradients, None, None)
 
 
@@ -171,15 +173,11 @@ def recorded_gradients(
     return gradients
 
 
-def chunk_bounds(x: Tensor) -> list[tuple[int, int]]:
-    """Return begin and end of each chunk of the tokens of x [B, H, N, D]."""
-    batch, heads, tokens, dim = x.shape
-    budget = CHUNK_ELEMENTS.get(x.device.type, CHUNK_ELEMENTS['cuda'])
-    size = max(1, budget // max(1, batch * heads * 2 * dim))
-    bounds = [(0, min(size, tokens))]  # also without tokens, so that sums have a shape
-    for begin in range(size, tokens, size):
-        bounds.append((begin, min(begin + size, tokens)))
-    return bounds
+def chunk_size(q: Tensor) -> int:
+    """Return the number of tokens in a chunk, of queries q [B, N, H, D] as of keys."""
+    batch, _, heads, dim = q.shape
+    budget = CHUNK_ELEMENTS.get(q.device.type, CHUNK_ELEMENTS['cuda'])
+    return max(1, budget // max(1, batch * heads * 2 * dim))
 
 
 def add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
@@ -197,12 +195,3 @@ def add_outer(d_phi: Tensor, c: Tensor, key_mean: Tensor) -> Tensor:
     flat = d_phi.view(batch * heads, tokens, features)
     flat.baddbmm_(c.flatten(0, 1), key_mean.mT.flatten(0, 1))
     return d_phi
-
-
-def halves_in_place(x: Tensor) -> Tensor:
-    """Compute [x+ ; x-] [..., 2D] of x [..., D] without a concatenation."""
-    dim = x.shape[-1]
-    halves = x.new_empty((*x.shape[:-1], 2 * dim))
-    positive = torch.clamp_min(x, 0, out=halves.narrow(-1, 0, dim))
-    torch.sub(positive, x, out=halves.narrow(-1, dim, dim))
-    return halves

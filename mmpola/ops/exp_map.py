@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmpola.ops.chunked import add, add_outer, chunk_bounds, halves_in_place
+from mmpola.ops.chunked import add, add_outer
 from mmpola.ops.inputs import AttentionInputs, FeatureMap, Features, Gradients
 from mmpola.ops.reference import (
     add_key_position,
@@ -133,17 +133,21 @@ class ExpMap(FeatureMap):
         output_opposite = output_opposite / normaliser(phi_opposite, key_mean, eps_opposite)
         return torch.cat([output_same, output_opposite], dim=-1).transpose(1, 2)
 
-    def chunked_forward(self, inputs: AttentionInputs) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    def chunked_forward(
+        self, inputs: AttentionInputs, chunk: int
+    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Compute `FeatureMap.chunked_forward`, and shift, state and key mean."""
         q = inputs.q.transpose(1, 2)
         k = add_key_position(inputs).transpose(1, 2)
         v = inputs.v.transpose(1, 2)
+        queries = q.shape[-2]
         keys = k.shape[-2]
         rotations = _complex_rotations(inputs.rotary)
         shift = self.key_shift(q, k, paired=rotations is not None)  # (E11)
         state = None
         key_mean = None
-        for begin, end in chunk_bounds(k):
+        for begin in range(0, keys, chunk):
+            end = begin + chunk
             psi = _key_exponentials(k[:, :, begin:end], shift)  # (E9, E12)
             rotated = _rotate(psi, _tokens_of(rotations, begin, end))
             part_state = rotated.mT @ (v[:, :, begin:end] / keys)  # (E2, E10)
@@ -159,8 +163,9 @@ class ExpMap(FeatureMap):
 
         output = torch.empty_like(inputs.q, memory_format=torch.contiguous_format)
         output_same, output_opposite = output.transpose(1, 2).chunk(2, dim=-1)
-        for begin, end in chunk_bounds(q):
-            halves = halves_in_place(q[:, :, begin:end])
+        for begin in range(0, queries, chunk):
+            end = begin + chunk
+            halves = _halves_in_place(q[:, :, begin:end])
             swapped = swap_halves(halves, -1)
             same, eps_same, _ = _query_exponentials(halves, self.same, shift, inputs.eps)
             opposite, eps_opposite, _ = _query_exponentials(
@@ -185,6 +190,7 @@ class ExpMap(FeatureMap):
         saved: Sequence[Any],
         grad: Tensor,
         needed: Sequence[bool],
+        chunk: int,
     ) -> Gradients:
         """Compute `FeatureMap.chunked_backward`."""
         shift, state, key_mean = saved
@@ -204,9 +210,11 @@ class ExpMap(FeatureMap):
         d_state_opposite = None
         d_mean_same = None
         d_mean_opposite = None
-        for begin, end in chunk_bounds(q):
+        queries = inputs.q.shape[1]
+        for begin in range(0, max(1, queries), chunk):  # once without queries: sums need a shape
+            end = begin + chunk
             q_chunk = q[:, :, begin:end]
-            halves = halves_in_place(q_chunk)
+            halves = _halves_in_place(q_chunk)
             swapped = swap_halves(halves, -1)
             same, eps_same, offset_same = _query_exponentials(halves, self.same, shift, inputs.eps)
             opposite, eps_opposite, offset_opposite = _query_exponentials(
@@ -259,7 +267,8 @@ class ExpMap(FeatureMap):
         v = inputs.v.transpose(1, 2)
         dk = torch.empty_like(inputs.k)
         dv = torch.empty_like(inputs.v)
-        for begin, end in chunk_bounds(k):
+        for begin in range(0, keys, chunk):
+            end = begin + chunk
             k_chunk = k[:, :, begin:end]
             psi = _key_exponentials(k_chunk, shift)
             rotation = _tokens_of(rotations, begin, end)
@@ -330,9 +339,18 @@ def _shifted_expm1(size: Tensor, offset: Tensor) -> Tensor:
     return -size.neg().expm1() * (size + offset).exp()
 
 
+def _halves_in_place(x: Tensor) -> Tensor:
+    """Compute [x+ ; x-] [..., 2D] of x [..., D] without a concatenation."""
+    dim = x.shape[-1]
+    halves = x.new_empty((*x.shape[:-1], 2 * dim))
+    positive = torch.clamp_min(x, 0, out=halves.narrow(-1, 0, dim))
+    torch.sub(positive, x, out=halves.narrow(-1, dim, dim))
+    return halves
+
+
 def _key_exponentials(k: Tensor, shift: Tensor | None) -> Tensor:
     """Compute psi [B, H, n, 2D] (E9, E12)."""
-    halves = halves_in_place(k)
+    halves = _halves_in_place(k)
     if shift is None:
         return halves.expm1()
     return _shifted_expm1_in_place(halves, -shift)

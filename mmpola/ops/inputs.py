@@ -57,8 +57,14 @@ class FeatureMap:
         """Compute o [B, N, H, D] (E1-E13) in plain PyTorch, in the dtype of the inputs."""
         raise NotImplementedError
 
-    def chunked_forward(self, inputs: AttentionInputs) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    def chunked_forward(
+        self, inputs: AttentionInputs, chunk: int
+    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Compute `attention` in chunks of tokens, in place, unseen by autograd.
+
+        Args:
+            inputs: arguments of the operator.
+            chunk: number of tokens in a chunk.
 
         Returns:
             o [B, N, H, D], contiguous, and what `chunked_backward` needs besides.
@@ -72,6 +78,7 @@ class FeatureMap:
         saved: Sequence[Any],
         grad: Tensor,
         needed: Sequence[bool],
+        chunk: int,
     ) -> Gradients:
         """Compute the gradients of the six tensors (E15-E18) in chunks of tokens.
 
@@ -80,6 +87,7 @@ class FeatureMap:
             output, saved: results of `chunked_forward`.
             grad: gradient of the output, [B, N, H, D].
             needed: which of the six gradients are needed; the others are None.
+            chunk: number of tokens in a chunk.
         """
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmpola.ops.chunked import add, add_outer, chunk_bounds, halves_in_place
+from mmpola.ops.chunked import add, add_outer
 from mmpola.ops.inputs import AttentionInputs, FeatureMap, Features, Gradients
 from mmpola.ops.reference import (
     add_key_position,
@@ -109,7 +109,9 @@ class PowerMap(FeatureMap):
         output = (numerator / denominator).flatten(-2)  # [B, H, N, D]  (E3)
         return output.transpose(1, 2)
 
-    def chunked_forward(self, inputs: AttentionInputs) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    def chunked_forward(
+        self, inputs: AttentionInputs, chunk: int
+    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Compute `FeatureMap.chunked_forward`, and both results of `swap_opposite`."""
         k = add_key_position(inputs).transpose(1, 2)  # (E4)
         v = inputs.v.transpose(1, 2)
@@ -118,7 +120,8 @@ class PowerMap(FeatureMap):
         exponent = self.exponent.unsqueeze(-2)
         state = None
         key_mean = None
-        for begin, end in chunk_bounds(k):
+        for begin in range(0, keys, chunk):
+            end = begin + chunk
             psi, _ = _key_powers(k[:, :, begin:end], exponent, offset)  # (E6)
             part_state = psi.mT @ (v[:, :, begin:end] / keys)  # (E2)
             part_mean = psi.sum(dim=-2).unsqueeze(-1) / keys  # (E1)
@@ -132,9 +135,11 @@ class PowerMap(FeatureMap):
         states, key_means = swap_opposite(state, key_mean)
 
         q = inputs.q.transpose(1, 2)
+        queries = q.shape[-2]
         output = torch.empty_like(inputs.q, memory_format=torch.contiguous_format)
         output_heads = output.transpose(1, 2)
-        for begin, end in chunk_bounds(q):
+        for begin in range(0, queries, chunk):
+            end = begin + chunk
             q_chunk = q[:, :, begin:end]
             phi, _, eps = _query_powers(q_chunk, exponent, offset, inputs.eps)  # (E7, E8a)
             numerator = (phi @ states).unflatten(-1, (2, -1))
@@ -150,6 +155,7 @@ class PowerMap(FeatureMap):
         saved: Sequence[Any],
         grad: Tensor,
         needed: Sequence[bool],
+        chunk: int,
     ) -> Gradients:
         """Compute `FeatureMap.chunked_backward`."""
         states, key_means = saved
@@ -165,7 +171,9 @@ class PowerMap(FeatureMap):
         dq = torch.empty_like(inputs.q)
         d_states = None
         d_means = None
-        for begin, end in chunk_bounds(q):
+        queries = inputs.q.shape[1]
+        for begin in range(0, max(1, queries), chunk):  # once without queries: sums need a shape
+            end = begin + chunk
             q_chunk = q[:, :, begin:end]
             phi, log2, eps = _query_powers(q_chunk, exponent, offset, inputs.eps)
             o_streams = o[:, :, begin:end].unflatten(-1, (2, -1))  # [B, H, n, 2, D/2]
@@ -197,7 +205,8 @@ class PowerMap(FeatureMap):
         v = inputs.v.transpose(1, 2)
         dk = torch.empty_like(inputs.k)
         dv = torch.empty_like(inputs.v)
-        for begin, end in chunk_bounds(k):
+        for begin in range(0, keys, chunk):
+            end = begin + chunk
             k_chunk = k[:, :, begin:end]
             psi, log2 = _key_powers(k_chunk, exponent, offset)
             torch.matmul(psi, d_state, out=dv.transpose(1, 2)[:, :, begin:end])  # (E17)
@@ -250,11 +259,20 @@ def swap_opposite(state: Tensor, key_mean: Tensor) -> tuple[Tensor, Tensor]:
     return states, key_means
 
 
+def _halves_in_place(x: Tensor) -> Tensor:
+    """Compute [x+ ; x-] [..., 2D] of x [..., D] without a concatenation."""
+    dim = x.shape[-1]
+    halves = x.new_empty((*x.shape[:-1], 2 * dim))
+    positive = torch.clamp_min(x, 0, out=halves.narrow(-1, 0, dim))
+    torch.sub(positive, x, out=halves.narrow(-1, dim, dim))
+    return halves
+
+
 def _key_powers(k: Tensor, exponent: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     """Compute psi [B, H, n, 2D] and log2 |k| [B, H, n, D] (E4, E6)."""
     log2 = k.abs().log2_().clamp_min_(LOG2_OF_ZERO)
     size = torch.addcmul(offset, log2, exponent)
-    return halves_in_place(size.exp2_().copysign_(k)), log2
+    return _halves_in_place(size.exp2_().copysign_(k)), log2
 
 
 def _query_powers(
@@ -265,7 +283,7 @@ def _query_powers(
     size = torch.addcmul(offset, log2, exponent)
     level = token_level(size)
     size -= level
-    phi = halves_in_place(size.exp2_().copysign_(q))
+    phi = _halves_in_place(size.exp2_().copysign_(q))
     return phi, log2, leveled_eps(level, eps)
 
 
