@@ -106,6 +106,13 @@ def flatten_features(x: Tensor) -> Tensor:
     return cubed * (former_norm / cubed.norm(dim=-1, keepdim=True))
 
 
+class OneHeadSequenceAttention(EluSequenceAttention):
+    """Linear attention with elu + 1 and one head of all channels; the values' heads are joined."""
+
+    def __init__(self, dim: int, num_heads: int, length: int) -> None:
+        super().__init__(dim, 1, length)
+
+
 class PowerFeatures(nn.Module):
     """PolaFormer's learned powers of ReLU(x) (E4, E5): one sign instead of both."""
 
@@ -207,10 +214,17 @@ PARTS: Variants = {
         'with the features elu + 1',
         partial(OtherFeatures, features=lambda: elu_features),
     ),
+    'elu_one_head': (
+        'linear (elu + 1), one head',
+        OneHeadSequenceAttention,
+    ),
 }
-"""Variants that differ from PolaFormer with an open gate in one thing, as `VARIANTS`."""
+"""Layers between PolaFormer with an open gate and linear attention, as `VARIANTS`."""
 
 LAYERS = {**VARIANTS, **PARTS}
+
+COMPARED = (*PARTS, 'elu', 'relu', 'plus_open')
+"""What is compared with PolaFormer, open, at equal rates."""
 
 
 class Network(nn.Module):
@@ -250,8 +264,8 @@ LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 RATES = (1e-3, 3e-3, 1e-2)
 """Of the ladder, the rates that are tried first; more if the best of them is at the end."""
 
-GATE_RATES = (1e-3, 3e-3)
-"""The rates of the comparison of gates with most pairs: each is the choice for one of them."""
+EQUAL_RATES = (1e-3, 3e-3)
+"""The rates of the comparisons with most pairs, whatever rate a layer's own choice is."""
 
 CHOICE = 64
 """Pairs of the runs that choose the rate, with the first seed."""
@@ -394,9 +408,9 @@ def chosen_rate(variant: str, records: dict[str, Record]) -> float | None:
     return best_case(cases, records).rate
 
 
-def gate_cases(variant: str) -> list[Case]:
-    """Return the runs that compare one of GATES with the others at equal rates."""
-    return [Case(variant, PAIRS[-1], rate, seed) for rate in GATE_RATES for seed in SEEDS]
+def equal_cases(variant: str) -> list[Case]:
+    """Return the runs that compare a layer with others at equal rates."""
+    return [Case(variant, PAIRS[-1], rate, seed) for rate in EQUAL_RATES for seed in SEEDS]
 
 
 def cases_of(variant: str, records: dict[str, Record]) -> list[Case]:
@@ -406,8 +420,8 @@ def cases_of(variant: str, records: dict[str, Record]) -> list[Case]:
     if rate is not None:
         pairs_tried = PAIRS if variant in VARIANTS else PAIRS[-1:]
         cases += [Case(variant, pairs, rate, seed) for pairs in pairs_tried for seed in SEEDS]
-    if variant in GATES:
-        cases += gate_cases(variant)
+    if variant in GATES or variant in COMPARED:
+        cases += equal_cases(variant)
     return list(dict.fromkeys(cases))
 
 
@@ -497,28 +511,27 @@ def gate_table(records: dict[str, Record]) -> str:
     rows = []
     for variant in GATES:
         cells = [VARIANTS[variant][0]]
-        for rate in GATE_RATES:
+        for rate in EQUAL_RATES:
             own = at_rate(variant, rate, records)
             cells += [scores(own), ' / '.join(steps_to(90, record) for record in own)]
         rows.append(cells)
     columns = [f'{PAIRS[-1]} pairs']
-    for rate in GATE_RATES:
+    for rate in EQUAL_RATES:
         columns += [f'rate {rate:g}', 'steps to 90 %']
     return f'The three gates at equal rates.\n\n{markdown_table(columns, rows)}'
 
 
 def parts_table(records: dict[str, Record]) -> str:
-    """Return what PolaFormer's layer reaches with most pairs if one thing is changed."""
+    """Return what PolaFormer's layer and others reach with most pairs, at each rate tried."""
+    layers = ('pola_open', *COMPARED)
+    rates = [rate for rate in LADDER if any(at_rate(variant, rate, records) for variant in layers)]
     rows = []
-    for variant in ('pola_open', *PARTS):
-        rate = chosen_rate(variant, records)
-        own = records_of(variant, PAIRS[-1], records)
-        cells = [LAYERS[variant][0], NOT_RUN if rate is None else f'{rate:g}', scores(own)]
-        cells.append(f'{own[0]["parameters"]:,}' if own else '')
-        cells.append(' / '.join(steps_to(90, record) for record in own))
-        rows.append(cells)
-    columns = ['', 'rate', f'{PAIRS[-1]} pairs', 'parameters', 'steps to 90 %']
-    heading = 'One thing is changed in the layer of PolaFormer, open.'
+    for variant in layers:
+        found = [at_rate(variant, rate, records) for rate in rates]
+        sizes = [f'{record["parameters"]:,}' for own in found for record in own]
+        rows.append([LAYERS[variant][0], *map(scores, found), *sizes[:1]])
+    columns = [f'{PAIRS[-1]} pairs', *(f'rate {rate:g}' for rate in rates), 'parameters']
+    heading = 'Parts of PolaFormer, open, and other layers at equal rates.'
     return f'{heading}\n\n{markdown_table(columns, rows)}'
 
 

@@ -18,7 +18,7 @@ from benchmarks.experiments.results import Record
 from benchmarks.records import markdown_table
 from mmpola.messages import counted
 
-NOT_RUN = 'to be run'
+NOT_RUN = 'not run'
 LINE = 128
 """Characters in a line of the pages."""
 

@@ -275,8 +275,8 @@ def test_a_table_says_how_many_seeds_there_are():
     rows = tables.table(ONE, records(a=[50.0, 51.0, 52.5], b=[49.0])).splitlines()
     assert rows[2] == '| A | 3 of 3 | 2.68 M | 51.2 (50.0 to 52.5) | 4.0 |'
     assert rows[3] == '| B | 1 of 3 | 2.68 M | 49.0 | 4.0 |'
-    assert rows[4] == '| C | 0 of 3 |  | to be run |  |'
-    assert report.experiment_block('e', ONE, {}) == 'To be run: A, B, C.'
+    assert rows[4] == '| C | 0 of 3 |  | not run |  |'
+    assert report.experiment_block('e', ONE, {}) == 'Not run: A, B, C.'
     rows = tables.table(ONE, {}, [{'name': 'a constant', 'AP': 12.34}]).splitlines()
     assert rows[-1] == '| *a constant* |  |  | 12.3 |  |'
 
@@ -634,15 +634,30 @@ def recall_records(**scores):
 def test_recall_shows_the_rate_that_validation_chose(tmp_path):
     found = recall_records(softmax=[95.0, 96.0, 97.0], elu=[60.0])
     lines = recall.block(found, tmp_path / 'recall.png').splitlines()
-    assert lines[2].startswith('| softmax | 0.003 | to be run | 96.0 (95.0 to 97.0) | to be run |')
+    assert lines[2].startswith('| softmax | 0.003 | not run | 96.0 (95.0 to 97.0) | not run |')
     assert lines[2].endswith('| 200 / 200 / 200 |')
     assert '| 60.0, 1 of 3 seeds |' in lines[3] and lines[3].endswith('| - |')
-    assert lines[4].startswith('| linear (ReLU) | to be run |')
+    assert lines[4].startswith('| linear (ReLU) | not run |')
     row = '| linear (elu + 1) | 1.0, rising (-) | 60.0 (-) | 1.0, rising (-) |'
     assert row in lines
     assert ' have ended by the rules above; of the 8 that have a record, ' in lines[-2]
     recall.draw(found, tmp_path / 'recall.png')
     assert (tmp_path / 'recall.png').stat().st_size > 5000
+
+
+def test_recall_shows_parts_at_every_rate_that_was_tried():
+    scores = {('pola_open', 3e-3): 99.0, ('flatten', 1e-2): 26.6, ('flatten', 1e-3): 80.0}
+    found = {}
+    for (variant, rate), score in scores.items():
+        name = recall.Case(variant, 128, rate, 0).name
+        curve = [[100, score], [1500, score]]
+        found[name] = {'test': score, 'validation': curve, 'parameters': 50000}
+    lines = recall.parts_table(found).splitlines()
+    assert lines[2] == '| 128 pairs | rate 0.001 | rate 0.003 | rate 0.01 | parameters |'
+    one = '1 of 3 seeds'
+    assert lines[4] == f'| PolaFormer, open | not run | 99.0, {one} | not run | 50,000 |'
+    row = f"| with FLatten's features | 80.0, {one} | not run | 26.6, {one} | 50,000 |"
+    assert row in lines
 
 
 def test_of_rates_that_solve_the_task_the_fastest_is_chosen():
@@ -672,8 +687,10 @@ def test_recall_skips_what_has_a_record_that_ended(tmp_path, monkeypatch):
     trained = train_in_no_time(monkeypatch, tmp_path, 3e-3)
     recall.run_all()
     of_a_variant = 3 + 3 * 3 - 1
-    of_gates = 3  # with 128 pairs, at the rate that was not chosen
-    assert len(trained) == len(set(trained)) == 9 * of_a_variant + 3 * of_gates + 5 * (3 + 3)
+    at_the_other_rate = 3  # with 128 pairs; the chosen rate is one of the two
+    of_variants = 9 * of_a_variant + (3 + 3) * at_the_other_rate
+    of_parts = 6 * (3 + 3 + at_the_other_rate)
+    assert len(trained) == len(set(trained)) == of_variants + of_parts
     recall.run_all()
     assert len(trained) == len(set(trained))
     record = {'run': trained[0].name, 'validation': [[100, 0.0], [3000, 50.0]]}  # still rising
