@@ -35,6 +35,8 @@ SOURCES = {
     'VMamba': 'https://github.com/MzeroMiko/VMamba',
     'RALA': 'https://github.com/qhfan/RALA',
     'NaLaFormer': 'https://github.com/ZacharyMeng/NaLaFormer',
+    'CARE': 'https://github.com/zhouyuan888888/CARE-Transformer',
+    'MambaVision': 'https://github.com/NVlabs/MambaVision',
 }
 """Where the figures were published."""
 

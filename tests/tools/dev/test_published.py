@@ -100,6 +100,12 @@ def test_what_the_page_says_of_the_rivals():
     for model, source in (('VMamba-T', 'VMamba'), ('RAVLT-T', 'RALA')):
         gain = figure_of(model, source) - figure_of('Swin-T', 'VMamba')
         assert f'gain {gain:.1f} over Swin-T' in text, model
+    care = ROWS['CARE-S1', 'CARE']
+    ours = ROWS['PolaFormer++ b1', 'PolaFormer++']
+    gain = float(care['top-1']) - float(ours['top-1'])
+    assert care['MACs'] == ours['MACs']
+    assert f'CARE-S1 is {gain:.1f} better on ImageNet than PolaFormer++ b1' in text
+    assert f'publishes {care["top-1"]} at as many multiply-accumulates' in text
     spans = []
     for column in ('AP', 'mIoU'):
         gains = []
