@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
+from benchmarks.experiments.figures import COLOURS as FIGURE_COLOURS
 from benchmarks.experiments.figures import panels
 from benchmarks.experiments.plan import SEEDS
 from benchmarks.experiments.results import write_record
@@ -223,8 +224,8 @@ PARTS: Variants = {
 
 LAYERS = {**VARIANTS, **PARTS}
 
-COMPARED = (*PARTS, 'elu', 'relu', 'plus_open')
-"""What is compared with PolaFormer, open, at equal rates."""
+COMPARED = ('pola_open', *PARTS, 'elu', 'relu', 'plus_open')
+"""PolaFormer, open, and what is compared with it at equal rates."""
 
 
 class Network(nn.Module):
@@ -521,15 +522,23 @@ def gate_table(records: dict[str, Record]) -> str:
     return f'The three gates at equal rates.\n\n{markdown_table(columns, rows)}'
 
 
+def rates_compared(records: dict[str, Record]) -> list[float]:
+    """Return the rates that one of COMPARED has a record of with most pairs."""
+    found = []
+    for rate in LADDER:
+        if any(at_rate(variant, rate, records) for variant in COMPARED):
+            found.append(rate)
+    return found
+
+
 def parts_table(records: dict[str, Record]) -> str:
     """Return what PolaFormer's layer and others reach with most pairs, at each rate tried."""
-    layers = ('pola_open', *COMPARED)
-    rates = [rate for rate in LADDER if any(at_rate(variant, rate, records) for variant in layers)]
+    rates = rates_compared(records)
     rows = []
-    for variant in layers:
+    for variant in COMPARED:
         found = [at_rate(variant, rate, records) for rate in rates]
-        sizes = [f'{record["parameters"]:,}' for own in found for record in own]
-        rows.append([LAYERS[variant][0], *map(scores, found), *sizes[:1]])
+        sizes = {f'{record["parameters"]:,}' for own in found for record in own}
+        rows.append([LAYERS[variant][0], *map(scores, found), ''.join(sizes)])
     columns = [f'{PAIRS[-1]} pairs', *(f'rate {rate:g}' for rate in rates), 'parameters']
     heading = 'Parts of PolaFormer, open, and other layers at equal rates.'
     return f'{heading}\n\n{markdown_table(columns, rows)}'
@@ -552,7 +561,8 @@ def block(records: dict[str, Record], figure: Path) -> str:
     parts = [markdown_table(columns, rows)]
     parts += [gate_table(records), parts_table(records), choice_table(records)]
     if any(at_rate(variant, rate, records) for variant in LAYERS for rate in LADDER):
-        parts.append(f'![Recall: accuracy over pairs and over steps]({figure.name})')
+        alt = 'Recall: accuracy over pairs, over steps, and of parts at each rate'
+        parts.append(f'![{alt}]({figure.name})')
     return '\n\n'.join([*parts, textwrap.fill(account(records), LINE)])
 
 
@@ -570,8 +580,8 @@ def account(records: dict[str, Record]) -> str:
 
 
 def draw(records: dict[str, Record], path: Path) -> None:
-    """Draw the accuracy over the number of pairs, and the curves of `CHOICE` pairs."""
-    with panels(path, 2, 8.4) as (over_pairs, curves):
+    """Draw the accuracy over pairs, the curves of `CHOICE` pairs, and the parts at equal rates."""
+    with panels(path, 3, 12) as (over_pairs, curves, parts):
         for variant, (name, _) in VARIANTS.items():
             kind, _, gate = variant.partition('_')
             style: dict[str, Any] = {'color': COLOURS[kind], 'linestyle': LINES[gate]}
@@ -595,6 +605,29 @@ def draw(records: dict[str, Record], path: Path) -> None:
         curves.set_ylabel('accuracy, validation split')
         for axes in (over_pairs, curves):
             axes.set_ylim(0, 102)
+        draw_parts(records, parts)
+
+
+def draw_parts(records: dict[str, Record], axes: Any) -> None:
+    """Draw the accuracy of each seed of COMPARED with most pairs, a line for each layer."""
+    rates = rates_compared(records)
+    for index, rate in enumerate(rates):
+        tested: list[float] = []
+        places: list[int] = []
+        for place, variant in enumerate(COMPARED):
+            own = [record['test'] for record in at_rate(variant, rate, records)]
+            tested += own
+            places += [place] * len(own)
+        style = {'color': FIGURE_COLOURS[index], 'alpha': 0.7, 'label': f'rate {rate:g}'}
+        axes.plot(tested, places, 'os^vD'[index], **style)
+    for place, variant in enumerate(COMPARED):
+        axes.text(1, place - 0.15, LAYERS[variant][0], fontsize=10)
+    axes.set_yticks(range(len(COMPARED)), [''] * len(COMPARED))
+    axes.set_ylim(len(COMPARED) - 0.5, -0.8)
+    axes.set_xlim(0, 102)
+    axes.set_xlabel(f'accuracy, test split, {PAIRS[-1]} pairs, each seed')
+    if rates:
+        axes.legend(frameon=False, loc='lower center', bbox_to_anchor=(0.5, 1), ncol=len(rates))
 
 
 COLOURS = {

@@ -532,6 +532,52 @@ def test_prose_on_the_pretrained_start_prints_the_collected_results():
     assert 'cells reaches AP {:.1f} instead of {:.1f}, which is not'.format(*cells) in short
 
 
+def test_prose_on_recall_prints_the_records():
+    found = recall.load()
+    text = ' '.join(report.PAGE.read_text().split())
+
+    def span(rate, *variants):
+        """Return the smallest and the largest accuracy, without decimals."""
+        own = [record for name in variants for record in recall.at_rate(name, rate, found)]
+        tested = [record['test'] for record in own]
+        return f'{min(tested):.0f} to {max(tested):.0f} %'
+
+    polas = [name for name in recall.VARIANTS if name.startswith('pola_')]
+    pluses = [name for name in recall.VARIANTS if name.startswith('plus_')]
+    three = (span(3e-3, *polas), span(3e-3, *pluses), span(3e-3, 'elu'))
+    assert '{}, {}, and {} with elu + 1.'.format(*three) in text
+    assert f'finds one of 128 pairs in {three[0]}' in text
+    assert span(1e-3, *polas) == '99 to 100 %'  # within what the page says of both rates
+    assert f'without the power (exponents of 1) PolaFormer finds {span(3e-3, "no_power")}' in text
+    assert f'which has no signs, {span(3e-3, "power")}' in text
+    assert f'convolution and gate, elu + 1 finds {span(3e-3, "elu_parts")}' in text
+    assert f'and found {span(1e-2, "flatten")}' in text
+    limit = 0
+    gains = []
+    for name in pluses:
+        for record in recall.at_rate(name, 3e-3, found):
+            values = [value for _, value in record['validation']]
+            gains.append(np.mean(values[-10:]) - np.mean(values[-20:-10]))
+            limit += len(values) * recall.EVERY == recall.MOST_STEPS
+    assert len(gains) == 9
+    assert limit == 2 and 'Two of its nine runs at 128 pairs reached the limit' in text
+    assert f'is {min(gains):.1f} to {max(gains):.1f} points above the mean' in text
+    assert sum(gain > 1 for gain in gains) == 6 and 'in six by more than one point' in text
+
+
+def test_readme_says_which_starts_are_told_apart():
+    found = load(RESULTS)
+    text = ' '.join(report.README.read_text().split())
+    better = 'pretrained above random weights (a gap of '
+    verdicts = {key: tables.verdict(EXPERIMENTS[key], found) for key in report.README_SENTENCES}
+    verdicts = {key: ' '.join(verdict.split()) for key, verdict in verdicts.items()}
+    assert better in verdicts['e7-raccoons']
+    assert better not in verdicts['e7-cells']
+    assert ' from random weights, which so small a split does not tell apart. ' in text
+    assert 'is not known' in verdicts['e7-streets']
+    assert '; the error of these two is not known. ' in text
+
+
 def test_weights_of_two_runs_are_compared_bit_for_bit(tmp_path):
     weights = {'w': torch.randn(3)}
     for name, change in (('first', 0.0), ('second', 0.0), ('third', 1e-7)):
