@@ -13,11 +13,12 @@ from typing import Any
 
 from mmengine import registry as mmengine_registry
 
-from mmpola import PUBLIC_NAMES, backbones
+from mmpola import PUBLIC_NAMES
+from mmpola.zoo import NAMED
 
 REGISTERED_NAMES: dict[str, dict[str, str]] = {
     'MODELS': {
-        **{name: PUBLIC_NAMES[name] for name in dir(backbones)},
+        **{backbone: PUBLIC_NAMES[backbone] for backbone, _ in NAMED.values()},
         'ClassificationPreprocessor': 'mmpola.pretraining.preprocessor',
         'ImageClassifier': 'mmpola.pretraining.image_classifier',
         'OnnxTeacher': 'mmpola.pretraining.teacher',

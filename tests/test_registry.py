@@ -6,6 +6,7 @@ from importlib import import_module
 import mmengine.registry
 import pytest
 
+import mmpola.backbones
 import mmpola.registry
 
 
@@ -15,6 +16,15 @@ def test_public_names_are_attributes_of_the_package():
         assert getattr(mmpola, name) is getattr(import_module(module), name)
     with pytest.raises(AttributeError, match='PolaSwim'):
         mmpola.PolaSwim  # noqa: B018
+
+
+def test_configs_find_every_public_backbone():
+    backbones = [name for name, module in mmpola.PUBLIC_NAMES.items() if '.backbones.' in module]
+    assert (
+        set(backbones)
+        == set(dir(mmpola.backbones))
+        <= set(mmpola.registry.REGISTERED_NAMES['MODELS'])
+    )
 
 
 @pytest.mark.parametrize('parent', mmpola.registry.REGISTERED_NAMES)
