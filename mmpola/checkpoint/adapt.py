@@ -79,8 +79,9 @@ def adapt_stem(model: nn.Module, weights: dict[str, Tensor]) -> str:
 def convert_channels(weight: Tensor, channels: int) -> Tensor:
     """Convert a convolution [O, I, k, k] to another number of input channels, as timm does.
 
-    One channel gets the sum over all, more of them repeat the first ones, scaled to the same sum of
-    outputs for equal channels. timm 1.0.21 converts from three channels only.
+    A single channel gets the sum over all channels. Several channels repeat the given ones, scaled
+    so that an image with equal channels gives the same output. timm 1.0.21 converts from three
+    channels only.
 
     Args:
         weight: any floating point dtype; the sum is taken in float32.
@@ -148,9 +149,9 @@ def _can_resize(x: Any, target: Tensor | None) -> bool:
 def _guessed_grid(table: Tensor, own: Grid, square: bool) -> Grid | None:
     """Return the grid of a table whose file does not name it; None if it cannot be known.
 
-    If the file does not say that its images are square, but the model's grid is square, assume a
-    square one: the authors train on square images only. Otherwise it is the model's grid if the
-    number of tokens is equal and is no square.
+    If the file has square images, or else the model's grid is square, assume a square one: the
+    authors train on square images only. Otherwise it is the model's grid if the number of tokens is
+    equal and is no square.
 
     Args:
         table: [1, h*w, C].

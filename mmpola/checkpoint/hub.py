@@ -20,7 +20,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlparse
 
 import torch
 
@@ -51,13 +50,13 @@ MODELS_WITH_WEIGHTS = (*PUBLISHED_MODELS, *SHIPPED_MODELS)
 """Models whose weights `mmpola://NAME` finds without a file in `checkpoints/`."""
 
 SHIPPED_FOLDER = Path(__file__).parents[1] / 'weights'
-"""Where they are: NAME.safetensors, in half precision."""
+"""Folder of these weights: NAME.safetensors, in half precision."""
 
 POLAFORMER_PP_PAGE = 'https://pan.baidu.com/s/1tjG-Qq2zFwN_HZswAzxarQ?pwd=atba (code atba)'
-"""Where the authors of PolaFormer++ publish its weights; no program can download them."""
+"""Where the authors of PolaFormer++ publish their weights; only a person can download them."""
 
 LIST_OF_FILES = 'files_of_mmpola.txt'
-"""Beside the authors' files in the cache: which the hub has, one a line."""
+"""Cached listing of the authors' Hub repository, one file per line."""
 
 LOCAL_FOLDER = Path('checkpoints')
 """Where `mmpola://MODEL` is looked for first, relative to the working directory."""
@@ -69,9 +68,8 @@ SIZE_LETTERS = {'nano': 'n', 'tiny': 't', 'small': 's', 'medium': 'm', 'base': '
 OLD_FORMAT_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 """The first bytes of files that torch.save wrote before torch 1.6; later ones are zip files."""
 
-
 REACHED_WITHIN = 10
-"""Seconds in which the hub must answer."""
+"""Seconds within which the hub must answer the first request."""
 
 
 class NoSuchFileError(CheckpointError, FileNotFoundError):
@@ -79,7 +77,7 @@ class NoSuchFileError(CheckpointError, FileNotFoundError):
 
 
 class NotDownloadedError(CheckpointError):
-    """A checkpoint is neither here nor cached, and shall not be downloaded."""
+    """A checkpoint would have to be downloaded, and the caller forbids it."""
 
 
 def resolve_checkpoint(name: str | Path, *, download: bool = True) -> Path:
@@ -123,12 +121,12 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
     Args:
         model: a name of `mmpola.zoo.NAMED`, e.g. 'pola_swin_tiny'. Only weights of
             `PUBLISHED_MODELS` are downloaded.
-        download: whether they may be.
+        download: whether they may be downloaded.
 
     Raises:
-        CheckpointError: there is no such model, or no file in `checkpoints/` and none to download,
-            or the repository has no file, or several, with the name of the model; see also
-            `resolve_checkpoint`.
+        CheckpointError: there is no such model; its weights are neither in `checkpoints/` nor
+            published; or the name of no file in the repository, or of several files, is like that
+            of the model. See also `resolve_checkpoint`.
     """
     name = f'mmpola://{model}'
     if model not in NAMED:
@@ -138,11 +136,7 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
         if path.is_file():
             return path
     if model in SHIPPED_MODELS:
-        shipped = SHIPPED_FOLDER / f'{model}.safetensors'
-        if not shipped.is_file():
-            rule = f'expected {shipped}, which comes with mmpola'
-            raise CheckpointError(f'{name}: {rule}, got none; install mmpola again')
-        return shipped
+        return SHIPPED_FOLDER / f'{model}.safetensors'
     if model in PUBLISHED_MODELS:
         return _published_checkpoint(name, model, local, download)
     reason = 'the authors published no weights of this model; save your own file so'
@@ -155,11 +149,11 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
 
 
 def _published_checkpoint(name: str, model: str, local: Path, download: bool) -> Path:
-    """Return the file of the authors' repository that is named like the model, in the cache.
+    """Return the cached copy of the file in the authors' repository that is named like a model.
 
-    Nobody promises how the files are named, so the hub is asked once which there are, and again if
-    it no longer has the file. Without a network, a file of that name in the cache is taken. Whether
-    its tensors fit is checked when they are loaded.
+    The authors do not promise how they name their files, so the hub is asked once for a listing,
+    and again if it no longer has the file. Without a network, a cached file with such a name is
+    taken. Whether its tensors fit the model is checked when they are loaded.
 
     Args:
         name: what the user wrote.
@@ -202,12 +196,12 @@ def _published_checkpoint(name: str, model: str, local: Path, download: bool) ->
 
 
 def _files_named_like(model: str, files: list[str]) -> list[str]:
-    """Return the files that are named like a model."""
+    """Return the files whose names are like that of a model."""
     return [file for file in files if is_named_like(file, model)]
 
 
 def _cached_files(model: str) -> dict[str, Path]:
-    """Return the files in the cache that are named like a model, each with its newest copy."""
+    """Return the cached files that are named like a model, and where the newest copy of each is."""
     snapshots = _released_cache() / 'snapshots'
     cached = {}
     for path in sorted(snapshots.glob('*/**/*'), key=os.path.getmtime):
@@ -218,7 +212,7 @@ def _cached_files(model: str) -> dict[str, Path]:
 
 
 def _released_cache() -> Path:
-    """Return the folder of the cache that has the authors' repository."""
+    """Return the cache folder of the authors' repository."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -227,7 +221,7 @@ def _released_cache() -> Path:
 
 
 def _remembered_files() -> list[str] | None:
-    """Return what the hub answered when it was asked for the files; None if it never was."""
+    """Return the cached listing of the authors' repository; None if it was never listed."""
     try:
         return (_released_cache() / LIST_OF_FILES).read_text().splitlines()
     except FileNotFoundError:
@@ -235,7 +229,7 @@ def _remembered_files() -> list[str] | None:
 
 
 def _released_files(name: str, remedy: str) -> list[str]:
-    """Ask the hub which files the authors' repository has, and remember the answer.
+    """List the files of the authors' repository on the hub, and cache the listing.
 
     See `_errors_in_one_line`.
     """
@@ -254,27 +248,27 @@ def _released_files(name: str, remedy: str) -> list[str]:
 
 
 def other_released_files(source: str) -> str:
-    """Return '; …', which file to name instead of one of the authors'; '' for any other file.
+    """Return '; …', how to name another file of the authors; '' if the source is not theirs.
 
-    `mmpola://MODEL` takes a file by its name, which may be that of other weights.
+    `mmpola://MODEL` chooses a file by its name, and may choose the weights of another model.
 
     Args:
         source: the file, as messages name it, with its path in the cache.
     """
     if str(_released_cache()) not in source:
         return ''
-    try:
-        files = _released_files(source, 'give its path')
-    except CheckpointError:  # without a network
-        return f'; {ANY_RELEASED_FILE} names another file'
-    return f'; {ANY_RELEASED_FILE} names another file: {listed(files, None)}'
+    advice = f'; {ANY_RELEASED_FILE} names another file'
+    files = _remembered_files()
+    if files is not None:
+        advice += f': {listed(files, None)}'
+    return advice
 
 
 def is_named_like(file: str, model: str) -> bool:
-    """Whether the path of a checkpoint file names family and size of a model, and no other size.
+    """Whether the path of a checkpoint file has the family and size of a model, and no other size.
 
-    Sizes are words or letters, with any separators or none: 'pola_swin_t.pth', 'PolaSwin-Tiny.pth',
-    'swin/tiny/model.safetensors'.
+    A size is a word or a letter, with or without separators: 'pola_swin_t.pth',
+    'PolaSwin-Tiny.pth', 'swin/tiny/model.safetensors'.
 
     Args:
         file: path in a repository.
@@ -318,12 +312,11 @@ def _download_from_hub(name: str, repository: str, file: str, remedy: str, downl
 def _download_url(url: str, download: bool) -> Path:
     """Return the file of an http(s) URL in torch's hub folder.
 
-    A digest of the URL in its name tells files of the same name apart.
+    Its name has a digest of the URL, so that files of the same name do not collide.
     """
     from filelock import FileLock
 
-    with _errors_in_one_line(url, url, 'give its path'):
-        file = Path(urlparse(url).path)
+    file = Path(url.partition('?')[0])
     url_digest = hashlib.sha256(url.encode()).hexdigest()[:8]
     folder = Path(torch.hub.get_dir()) / 'checkpoints'
     path = folder / f'{file.stem}-{url_digest}{file.suffix}'
@@ -343,7 +336,7 @@ def _download_url(url: str, download: bool) -> Path:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a file looks like a whole one of torch.save or safetensors."""
+    """Whether a file looks like a complete file of torch.save or safetensors."""
     from safetensors import SafetensorError, safe_open
 
     with path.open('rb') as file:
