@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from torch import Tensor, nn
+from torch import nn
 
 from mmpola.messages import UsageError, info
-from mmpola.openmmlab.config.build import replace_sync_bn, unwrapped
-from mmpola.openmmlab.config.contents import class_list_problem, type_name
+from mmpola.openmmlab.config.build import replace_sync_bn
+from mmpola.openmmlab.config.contents import type_name
 from mmpola.openmmlab.config.named_files import check_pretrained, teacher_files
 from mmpola.openmmlab.processes import end_children_with_this_process, leave_process_group, place
 from mmpola.openmmlab.run.runner import Runner
 from mmpola.openmmlab.start.choose import Decision
+from mmpola.openmmlab.start.classes import (
+    STARTED,
+    TAUGHT,
+    ClassesHook,
+    SharedClassesHook,
+    last_layers_of,
+)
 from mmpola.openmmlab.start.fit import (
     TrainingCheckpoint,
     known_classes,
@@ -29,98 +35,10 @@ from mmpola.openmmlab.start.fit import (
 )
 from mmpola.openmmlab.start.forget import ForgetHook
 from mmpola.openmmlab.start.resumed import ResumedHook
+from mmpola.openmmlab.start.weights import StartHook
 
 LOCK = 'training.lock'
 """Name of the file in the work dir that a training run locks."""
-
-STARTED = 'the heads start from the weights for these other classes'
-TAUGHT = 'each of these is taught as the class of the same number'
-"""What is logged of classes with other names: of the weights of a new run, and of a teacher."""
-
-
-class StartHook(Hook):
-    """Loads weights that have been compared with the model, when training or a test begins.
-
-    MMEngine's `load_from` finds no weights in the authors' files, and only warns of tensors that do
-    not fit.
-
-    Args:
-        weights: tensors by the model's names.
-    """
-
-    priority = 'VERY_HIGH'
-
-    def __init__(self, weights: dict[str, Tensor]) -> None:
-        self.weights = weights
-
-    def before_train(self, runner: Any) -> None:
-        """Load the weights."""
-        self._load(runner)
-
-    def before_test(self, runner: Any) -> None:
-        """Load the weights."""
-        self._load(runner)
-
-    def _load(self, runner: Any) -> None:
-        unwrapped(runner.model).load_state_dict(self.weights, strict=False)
-        # EMAHook starts its average from them.
-        runner.call_hook('after_load_checkpoint', checkpoint={'state_dict': self.weights})
-        self.weights = {}
-
-
-class ClassesHook(Hook):
-    """Compares the classes of a checkpoint with those of the data set that the runner has built.
-
-    Weights for classes in another order fit, and predict one class for another. A file, or a data
-    set, that names no classes is not compared.
-
-    Args:
-        path: of the checkpoint.
-        classes: names of the classes that it was trained on, by label; may be empty.
-        loader: 'train_dataloader' or 'test_dataloader'.
-        others: what is logged if the names are others, which is then allowed; another number of
-            classes is, too.
-
-    Raises:
-        UsageError: names or order differ; if others are allowed, the order of the same names.
-    """
-
-    priority = 'VERY_HIGH'
-
-    def __init__(self, path: str, classes: Sequence[str], loader: str, others: str = '') -> None:
-        self.path = path
-        self.classes = classes
-        self.loader = loader
-        self.others = others
-
-    def before_run(self, runner: Any) -> None:
-        """Compare."""
-        loader = self.loader
-        found = _classes_of(runner, loader)
-        if not found and loader == 'train_dataloader' and runner.val_loop is not None:
-            loader = 'val_dataloader'  # images without labels have no classes
-            found = _classes_of(runner, loader)
-        if not self.classes or not found:
-            return
-        if self.others and len(found) != len(self.classes):
-            return
-        problem = class_list_problem(self.classes, self.path, found, f'{loader}.dataset')
-        if problem is None:
-            return
-        if self.others and set(found) != set(self.classes):
-            info(f'{problem}; {self.others}')
-        else:
-            raise UsageError(
-                f'{problem}; metainfo.classes of the data set, or classes of class folders, sets '
-                'their order'
-            )
-
-
-def _classes_of(runner: Any, loader: str) -> Sequence[str] | None:
-    """Return the names of the classes of a loader's data set, by label."""
-    metainfo = getattr(getattr(runner, loader).dataset, 'metainfo', None) or {}
-    classes: Sequence[str] | None = metainfo.get('classes')
-    return classes
 
 
 def train(
@@ -155,8 +73,11 @@ def train(
     elif cfg.get('load_from'):
         checkpoint = read_training_checkpoint(cfg.load_from)
         weights = starting_weights(checkpoint, model)
-        hooks.append(StartHook(weights))
-        if loads_classes(weights, cfg.model):
+        last_layers = last_layers_of(checkpoint)
+        hooks.append(StartHook({name: weights[name] for name in weights.keys() - last_layers}))
+        if last_layers:
+            hooks.append(SharedClassesHook(checkpoint))
+        elif loads_classes(weights, cfg.model):
             hooks.append(
                 ClassesHook(checkpoint.path, checkpoint.classes, 'train_dataloader', STARTED)
             )

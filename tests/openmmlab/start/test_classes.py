@@ -5,7 +5,7 @@ import torch
 from mmengine.config import Config
 
 from mmpola.openmmlab.predict.predictor import detector_meta
-from mmpola.openmmlab.run.train import ClassesHook
+from mmpola.openmmlab.start.classes import ClassesHook, SharedClassesHook, with_shared_rows
 from mmpola.openmmlab.start.fit import TrainingCheckpoint, loads_classes
 from tests.helpers.configs import STATE
 from tests.helpers.processes import run_script
@@ -65,19 +65,89 @@ def test_a_run_does_not_resume_with_classes_in_another_order(run):
     assert_refused(run('train', SWAPPED, '--resume', run.path), run.path, 'train_dataloader')
 
 
-def test_a_new_run_does_not_start_from_a_head_for_another_order(run):
-    options = ('--cfg-options', f'load_from={run.path}')
-    assert_refused(run('train', SWAPPED, *options), run.path, 'train_dataloader')
-
-
 @pytest.mark.slow
-def test_a_new_run_starts_from_other_classes(run, monkeypatch):
+@pytest.mark.parametrize(
+    ('classes', 'end'),
+    [
+        (SWAPPED, 'for circle, square, triangle, star, ring and 1 more'),
+        (OTHERS, 'circle, square, triangle, star, ring, and anew for cross'),
+        (('moon', 'sun', 'sky', 'sea', 'sand', 'rain'), 'start from the weights for these other'),
+    ],
+)
+def test_a_new_run_starts_from_the_classes_that_it_shares(classes, end, run, monkeypatch):
     lines = []
-    monkeypatch.setattr('mmpola.openmmlab.run.train.info', lines.append)
+    monkeypatch.setattr('mmpola.openmmlab.start.classes.info', lines.append)
     options = ('--cfg-options', f'load_from={run.path}', *QUICK)
-    assert run('train', OTHERS, *options) == (0, [])
+    assert run('train', classes, *options) == (0, [])
     (line,) = lines
-    assert 'moon from label 5 on, got cross; the heads start' in line
+    assert line.startswith('load_from: ')
+    assert end in line
+
+
+class HeadOf(torch.nn.Module):
+    """Last layers of a detector's box head and of a mask head, with a value for each row."""
+
+    def __init__(self, classes, start):
+        super().__init__()
+        self.fc_cls = torch.nn.Linear(2, classes + 1)  # the background is last
+        self.fc_reg = torch.nn.Linear(2, 4 * classes)
+        self.conv_logits = torch.nn.Conv2d(2, classes, 1)
+        self.fc_shared = torch.nn.Linear(2, 2)
+        for parameter in self.parameters():
+            rows = torch.arange(start, start + len(parameter), dtype=torch.float)
+            parameter.data = rows.view(-1, *[1] * (parameter.ndim - 1)).expand_as(parameter).clone()
+
+
+@pytest.fixture
+def started():
+    """A function that returns the rows of the biases of a new head for some classes."""
+
+    def started(classes, known=('person', 'dog', 'cat'), weights=None):
+        model = HeadOf(len(classes), 100)
+        given = weights or HeadOf(len(known), 0).state_dict()
+        checkpoint = TrainingCheckpoint(
+            'a.pth', {'meta': {'dataset_meta': {'classes': known}}}, given
+        )
+        runner = RunnerOf(classes)
+        runner.model = model
+        runner.call_hook = lambda name, checkpoint: runner.called.append(checkpoint)
+        runner.called = []
+        SharedClassesHook(checkpoint).before_train(runner)
+        (seen,) = runner.called
+        assert torch.equal(seen['state_dict']['fc_cls.bias'], model.fc_cls.bias)
+        return {name: layer.bias.tolist() for name, layer in model.named_children()}
+
+    return started
+
+
+def test_rows_of_shared_classes_are_found_by_name(started):
+    rows = started(('cat', 'bird', 'person'))
+    assert rows == {
+        'fc_cls': [2, 101, 0, 3],  # 3: the background
+        'fc_reg': [8, 9, 10, 11, 104, 105, 106, 107, 0, 1, 2, 3],
+        'conv_logits': [2, 101, 0],
+        'fc_shared': [100, 101],  # another hook loads it
+    }
+
+
+def test_a_box_layer_for_all_classes_is_the_start_of_each(started):
+    weights = HeadOf(3, 0).state_dict()
+    weights['fc_reg.weight'] = weights['fc_reg.weight'][:4]
+    weights['fc_reg.bias'] = weights['fc_reg.bias'][:4]
+    assert started(('cat', 'bird'), weights=weights)['fc_reg'] == [0, 1, 2, 3] * 2
+
+
+def test_without_a_shared_class_tensors_of_the_same_shape_are_loaded(started):
+    assert started(('bird', 'fish', 'frog'))['fc_cls'] == [0, 1, 2, 3]
+    assert started(('bird', 'fish'))['fc_cls'] == [100, 101, 102]
+
+
+def test_tensors_of_other_shapes_stay(started):
+    own = torch.zeros(4, 2)
+    names = ('a', 'b', 'c')
+    assert with_shared_rows(own, torch.ones(4, 3), 1, names, names) is None
+    assert with_shared_rows(own, torch.ones(3, 2), 1, names, names) is None  # no background
+    assert with_shared_rows(own, torch.ones(4, 2), None, names, names) is None
 
 
 def test_predictions_have_the_names_of_the_checkpoint(tiny_config, capsys):
