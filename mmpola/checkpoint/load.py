@@ -7,6 +7,7 @@ is copied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from mmpola.checkpoint.contents import find_weights, weights_note
 from mmpola.checkpoint.grids import may_be_square, saved_grids, shown_grid, with_metadata
 from mmpola.checkpoint.hub import other_released_files, resolve_checkpoint
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.layers import position_tables
+from mmpola.layers import position_tables, resize_table
 from mmpola.messages import info, listed
 
 BATCH_NORM_COUNTER = 'num_batches_tracked'
@@ -51,9 +52,17 @@ class RenamesWeights(nn.Module):
     ) -> None:
         """Rename this model's tensors in a state dict, perhaps that of an outer model.
 
-        `load_state_dict` of torch and of MMEngine call this for every module.
+        `load_state_dict` of torch and of MMEngine call this for every module. Under their old names
+        the modules with position tables would find no grids, so renamed tables are resized here.
         """
+        names = set(state_dict)
+        grids = saved_grids(state_dict)
         _rename_inside(state_dict, prefix, self)
+        _rename_inside(grids, prefix, self)
+        for table, own in position_tables(self).items():
+            name = prefix + table
+            if name in grids and name not in names and math.prod(grids[name]) == math.prod(own):
+                state_dict[name] = resize_table(state_dict[name], grids[name], own)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 

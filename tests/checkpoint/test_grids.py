@@ -65,7 +65,7 @@ def save_converted_for_the_authors(model, path):
     converted = convert(
         path.with_name(f'{path.name}.source'),
         backbone_only=True,
-        arch='pola_pvt_tiny',
+        arch='pola_pvt_nano',
         authors=True,
     )
     write_conversion(converted, path)
@@ -95,7 +95,7 @@ def test_every_file_keeps_the_grid_of_its_tables(name, size, tmp_path):
 
 
 def test_the_names_of_the_authors_keep_the_grid_too(tmp_path):
-    learned = PolaPVT('tiny', pretrain_img_size=WIDE)
+    learned = PolaPVT('nano', pretrain_img_size=WIDE)
     save_converted_for_the_authors(learned, tmp_path / 'authors.pth')
     content = read_checkpoint(tmp_path / 'authors.pth')
     grids = saved_grids(content['model'])
@@ -122,6 +122,18 @@ def test_load_state_dict_resizes_a_table_of_as_many_tokens_on_another_grid(engin
         load_state_dict(loaded, learned.state_dict(), strict=True)
     else:
         loaded.load_state_dict(learned.state_dict())
+    learned.set_input_size(64)
+    assert_same(loaded.state_dict(), learned.state_dict())
+
+
+@pytest.mark.parametrize('save', [save_converted, save_converted_for_the_authors])
+def test_load_state_dict_finds_the_grids_of_tables_that_it_renames(save, tmp_path):
+    """The file names them as a classifier or the authors do, the model does not."""
+    learned = PolaPVT('nano', pretrain_img_size=WIDE)
+    save(learned, tmp_path / 'weights.pth')
+    content = torch.load(tmp_path / 'weights.pth')
+    loaded = PolaPVT('nano', pretrain_img_size=64)
+    loaded.load_state_dict(content.get('state_dict') or content['model'])
     learned.set_input_size(64)
     assert_same(loaded.state_dict(), learned.state_dict())
 
