@@ -21,7 +21,6 @@ from mmpola.layers.token_maps import (
     Grid,
     HasPositionTable,
     covering_grid,
-    interpolate_tokens,
     reduce_tokens,
     resize_table,
 )
@@ -273,7 +272,11 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
         if self.sr_ratio > 1:
             x, key_grid = reduce_tokens(x, grid, self.sr, self.norm)
         k, v = self.kv(x).chunk(2, dim=-1)
-        values = interpolate_tokens(v, q.shape[1])  # one per query, for the convolution
+        values = v  # one per query, for the convolution
+        if v.shape[1] != q.shape[1]:
+            # Along the sequence, as the released models do; under autocast in float32
+            interpolated = F.interpolate(v.transpose(1, 2), size=q.shape[1], mode='linear')
+            values = interpolated.transpose(1, 2).to(v.dtype)
         q = q.unflatten(-1, (self.num_heads, -1))  # [B, N, H, D]
         k = k.unflatten(-1, (self.num_heads, -1))  # [B, M, H, D]
         v = v.unflatten(-1, (self.num_heads, -1))

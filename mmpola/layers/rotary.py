@@ -1,18 +1,15 @@
-"""Rotary positions (E10): the angles of token maps and sequences, and their rotation."""
+"""Rotary positions (E10): the angles of token maps and sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
-from mmpola.ops.reference import rotate, rotate_by_complex
-from mmpola.ops.tracing import CacheKey, cache_key, is_recorded
+from mmpola.ops.tracing import CacheKey, cache_key
 
 
 def rotary_tables(
@@ -82,72 +79,3 @@ def _cached_rotary_tables(
     device, _ = key
     with torch.inference_mode(False):  # else autograd could not save them later
         return rotary_tables(grid, channels, device, dtype)
-
-
-def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Rotate the interleaved channel pairs of queries and keys by the angles of `rotary_tables`.
-
-    Half-precision inputs are rotated in float32. Rotating them in half precision would save less
-    than 2 percent of a training step's memory traffic, and make the error of the attended values
-    1.4 times as large.
-
-    Args:
-        qk: [B, N, 2 * H, D], the heads of the queries before those of the keys.
-        grid: (h, w) with h * w = N.
-
-    Returns:
-        q and k, each [B, N, H, D], in the dtype of `qk`.
-    """
-    dtype = accumulation_dtype(qk.dtype)
-    if is_recorded():  # compilers and exporters support no complex numbers
-        rotary = rotary_tables(grid, qk.shape[-1], qk.device, dtype)
-        rotated = rotate(qk.transpose(1, 2), rotary).to(qk.dtype).transpose(1, 2)
-        q, k = rotated.chunk(2, dim=2)
-        return q, k
-    key = cache_key(qk)
-    if key is None:
-        rotation, inverse = _complex_rotations(grid, qk.shape[-1], qk.device, dtype)
-    else:
-        rotation, inverse = _cached_complex_rotations(key, tuple(grid), qk.shape[-1], dtype)
-    return _RotateQueriesAndKeys.apply(qk, rotation, inverse)
-
-
-def _complex_rotations(
-    grid: Sequence[int], channels: int, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Compute exp(i angle) and exp(-i angle) of all tokens and pairs, each [N, 1, channels / 2]."""
-    cos, sin = rotary_tables(grid, channels, device, dtype)
-    cos = cos[:, None, ::2].contiguous()
-    sin = sin[:, None, ::2].contiguous()
-    return torch.complex(cos, sin), torch.complex(cos, -sin)
-
-
-@lru_cache(maxsize=8)
-def _cached_complex_rotations(
-    key: CacheKey, grid: tuple[int, ...], channels: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Compute `_complex_rotations`; `key` is what `cache_key` returns."""
-    device, _ = key
-    with torch.inference_mode(False):  # else autograd could not save them later
-        return _complex_rotations(grid, channels, device, dtype)
-
-
-class _RotateQueriesAndKeys(Function):
-    """One complex product per pass; recorded by autograd, the rotation would launch six kernels."""
-
-    @staticmethod
-    def forward(ctx: Any, qk: Tensor, rotation: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(inverse)
-        rotated = rotate_by_complex(qk.to(rotation.real.dtype), rotation).to(qk.dtype)
-        q, k = rotated.chunk(2, dim=2)
-        return q, k
-
-    @staticmethod
-    def backward(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        batch, tokens, heads, dim = dq.shape
-        dtype = inverse.real.dtype
-        grad = torch.empty(batch, tokens, 2 * heads, dim, device=dq.device, dtype=dtype)
-        grad[:, :, :heads] = dq
-        grad[:, :, heads:] = dk
-        return rotate_by_complex(grad, inverse).to(dq.dtype), None, None

@@ -100,17 +100,6 @@ def reduce_tokens(
     return tokens, covering_grid(grid, ratio)
 
 
-def interpolate_tokens(x: Tensor, tokens: int) -> Tensor:
-    """Interpolate [B, M, C] linearly to [B, tokens, C], as the released models do.
-
-    The dtype is kept, also where autocast interpolates in float32.
-    """
-    if x.shape[1] == tokens:
-        return x
-    interpolated = F.interpolate(x.transpose(1, 2), size=tokens, mode='linear')
-    return interpolated.transpose(1, 2).to(x.dtype)
-
-
 class HasPositionTable(nn.Module):
     """A module with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
 

@@ -78,8 +78,7 @@ class WindowAttention(nn.Module):
         k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         v = v.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         tokens = self.window_size**2
-        index = find_relative_position_index(x, self.window_size)
-        bias = self.relative_position_bias_table[index.flatten()]
+        bias = self.relative_position_bias_table[windows.position_index.flatten()]
         bias = bias.to(q.dtype).unflatten(0, (tokens, tokens))
         bias = bias.permute(2, 0, 1).unsqueeze(0)  # [1, H, s*s, s*s]
         if windows.mask is not None:
@@ -92,7 +91,7 @@ class WindowAttention(nn.Module):
         return self.proj_drop(windows.join(out))
 
 
-def relative_position_index(window_size: int, device: torch.device | None = None) -> Tensor:
+def relative_position_index(window_size: int, device: torch.device) -> Tensor:
     """Compute the row of Swin's bias table for each pair of tokens of a window: int64 [s*s, s*s].
 
     The row is (2s - 1) (row_p - row_q + s - 1) + column_p - column_q + s - 1 for the tokens p, q.
@@ -106,22 +105,6 @@ def relative_position_index(window_size: int, device: torch.device | None = None
     return place[:, None] - place + largest_offset
 
 
-def find_relative_position_index(x: Tensor, window_size: int) -> Tensor:
-    """Return `relative_position_index` on the device of x, if possible from a cache."""
-    key = cache_key(x)
-    if key is None:
-        return relative_position_index(window_size, x.device)
-    return _cached_relative_position_index(key, window_size)
-
-
-@lru_cache(maxsize=8)
-def _cached_relative_position_index(key: CacheKey, window_size: int) -> Tensor:
-    """Compute `relative_position_index`; `key` is what `cache_key` returns."""
-    device, _ = key
-    with torch.inference_mode(False):  # else autograd could not save it later
-        return relative_position_index(window_size, device)
-
-
 def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
     """Return the windows of a map, in the variant for an exporter, a compiler or eager PyTorch.
 
@@ -131,14 +114,14 @@ def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows
         window_size: side s of a window, in tokens.
         shift: cyclic shift in tokens, see `WindowAttention`.
     """
+    key = cache_key(x)
+    if key is not None:
+        return cached_windows(key, x.shape[0], grid, window_size, shift, autocast_dtype(x))
     if is_traced():
         from mmpola.layers.traced_windows import traced_windows  # a variant of the classes below
 
         return traced_windows(x, grid, window_size, shift)
-    key = cache_key(x)
-    if key is None:
-        return Windows(x, grid, window_size, shift)
-    return cached_windows(key, x.shape[0], grid, window_size, shift, autocast_dtype(x))
+    return Windows(x, grid, window_size, shift)
 
 
 class Windows:
@@ -155,6 +138,7 @@ class Windows:
 
     Attributes:
         window_rows, window_columns: number of windows in a column and in a row of the map.
+        position_index: `relative_position_index` of a window.
         mask: [B * windows, 1, s*s, s*s], added to attention logits: -inf between two tokens of a
             window if only the shift brought them together, or if exactly one of them is padding,
             else 0. None if every entry is 0; never None for compilers and exporters, because that
@@ -172,6 +156,7 @@ class Windows:
         # 0 for one window, else `shift`; an `if` would fix the image size for compilers
         self.shift_rows = shift * (1 - 1 // self.window_rows)
         self.shift_columns = shift * (1 - 1 // self.window_columns)
+        self.position_index = relative_position_index(window_size, x.device)
         self.mask = self.make_mask(x)
 
     def cut(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaFormerPP
-from mmpola.layers import rotary, rotary_tables
+from mmpola.layers import rotary, rotary_tables, softmax
 from tests.helpers.models import Launches
 
 SMALL = {
@@ -48,9 +48,10 @@ def computed_tables(monkeypatch):
         calls.append(args)
         return rotary_tables(*args)
 
-    monkeypatch.setattr(rotary, 'rotary_tables', recorded)
+    for module in (rotary, softmax):
+        monkeypatch.setattr(module, 'rotary_tables', recorded)
     rotary._cached_rotary_tables.cache_clear()
-    rotary._cached_complex_rotations.cache_clear()
+    softmax._cached_complex_rotations.cache_clear()
     return calls
 
 
@@ -101,7 +102,7 @@ def test_queries_and_keys_are_rotated_in_at_least_float32(dtype):
     """With the head dimension of the published models every bit is that of the equation."""
     grid, exact = (5, 7), torch.float64 if dtype == torch.float64 else torch.float32
     qk = images(2, 35, 4, 64).to(dtype).requires_grad_()
-    outputs = [rotary.rotate_queries_and_keys(qk, grid), rotated(qk, grid, exact)]
+    outputs = [softmax.rotate_queries_and_keys(qk, grid), rotated(qk, grid, exact)]
     grads = [images(2, 35, 2, 64).to(dtype), 2 * images(2, 35, 2, 64).to(dtype)]
     found, expected = (
         torch.autograd.grad(q_and_k, qk, grads, retain_graph=True)[0] for q_and_k in outputs
@@ -114,18 +115,18 @@ def test_queries_and_keys_are_rotated_in_at_least_float32(dtype):
 
 def test_the_rotation_has_derivatives_of_every_order():
     qk = images(1, 6, 2, 4, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda qk: rotary.rotate_queries_and_keys(qk, (2, 3)), qk)
-    assert torch.autograd.gradgradcheck(lambda qk: rotary.rotate_queries_and_keys(qk, (2, 3)), qk)
+    assert torch.autograd.gradcheck(lambda qk: softmax.rotate_queries_and_keys(qk, (2, 3)), qk)
+    assert torch.autograd.gradgradcheck(lambda qk: softmax.rotate_queries_and_keys(qk, (2, 3)), qk)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
 def test_a_rotation_launches_at_most_ten_operations(dtype, monkeypatch):
     qk = images(1, 6, 2, 8).to(dtype).requires_grad_()
-    monkeypatch.setattr(rotary, 'cache_key', lambda x: (x.device, None))
+    monkeypatch.setattr(softmax, 'cache_key', lambda x: (x.device, None))
     with Launches() as launches:
-        rotary.rotate_queries_and_keys(qk, (2, 3))
+        softmax.rotate_queries_and_keys(qk, (2, 3))
         launches.clear()  # of the tables, which are kept
-        q, k = rotary.rotate_queries_and_keys(qk, (2, 3))
+        q, k = softmax.rotate_queries_and_keys(qk, (2, 3))
         torch.autograd.backward([q, k], [q.detach(), k.detach()])
     assert len(launches) <= 10, launches
 
