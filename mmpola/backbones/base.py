@@ -300,8 +300,8 @@ class Backbone(RenamesWeights):
     def init_weights(self) -> None:
         """Run the initializers of `init_cfg` and load its file; other weights stay as they are.
 
-        But gates with gate_init='open' are opened again before a file is loaded, as the
-        initializers of a detector may have drawn them anew: load weights after this, not before.
+        But gates start again as `gate_init` says before a file is loaded, as the initializers of a
+        detector may have drawn them anew: load weights after this, not before.
         """
         initialize(self, self.init_cfg)
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.initial_weights import check_gate_init, draw_layer
+from mmpola.layers.initial_weights import check_gate_init, draw_gate, draw_layer
 from mmpola.layers.rotary import cached_rotary_tables
 from mmpola.layers.token_maps import (
     Grid,
@@ -42,7 +42,8 @@ class LinearAttention(nn.Module):
             'torch'.
         gate_init: how the gate (E14), a projection of the tokens, starts. 'authors': as they draw
             it, with weights of both signs. 'open': with weight 0 and bias 1, so that the layer
-            starts as the attention plus the convolution of the values, which is ours.
+            starts as the attention plus the convolution of the values, which is ours. Or another
+            name of `GATE_INITS` in initial_weights.py.
         qkv_bias: bias of the gate's projection, which an open gate needs.
 
     Raises:
@@ -72,12 +73,9 @@ class LinearAttention(nn.Module):
         self.gate_init = gate_init
 
     def start_gate(self) -> None:
-        """Open the gate if `gate_init` is 'open'; otherwise it keeps what was drawn."""
-        if self.gate_init == 'open':
-            projection: Any = self.get_submodule(self.gate_projection)
-            with torch.no_grad():
-                projection.weight[-self.dim :] = 0
-                projection.bias[-self.dim :] = 1
+        """Start the gate as `gate_init` says, over what was drawn."""
+        projection: Any = self.get_submodule(self.gate_projection)
+        draw_gate(projection, self.dim, self.gate_init)
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """Attend from every token to every token.

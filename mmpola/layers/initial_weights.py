@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of the truncated normal distribution of weights and tables."""
 
-GATE_INITS = ('authors', 'open')
-"""How the gate of a layer starts: as the authors draw it, or open, which is 1 for every token."""
+GATE_INITS: dict[str, Callable[[Tensor], Tensor]] = {
+    'authors': lambda weight: weight,
+    'open': nn.init.zeros_,
+    'kaiming': partial(nn.init.kaiming_uniform_, a=math.sqrt(5)),
+    'zeros': nn.init.zeros_,
+    'normal': nn.init.normal_,
+    'uniform': nn.init.uniform_,
+    'ones': nn.init.ones_,
+}
+"""How the weight of a gate's projection (E14) starts, by the argument `gate_init` of every layer.
+
+'authors' keeps what the layer has drawn, as the authors draw it. 'open' is ours: the bias starts as
+1 too, so that the layer starts as the attention plus the convolution of the values. PolaFormer's
+appendix A.4 compares the others, which keep the bias that was drawn; 'kaiming' is nn.Linear's own.
+"""
 
 
 def draw_table(table: Tensor) -> None:
@@ -35,3 +52,13 @@ def check_gate_init(gate_init: Any, has_bias: bool) -> None:
             "gate_init: expected 'authors' with qkv_bias=False, because the bias opens a gate, "
             "got 'open'"
         )
+
+
+def draw_gate(projection: nn.Linear, dim: int, gate_init: str) -> None:
+    """Start a gate, the last `dim` outputs of a projection, as one of GATE_INITS."""
+    if gate_init == 'authors':
+        return  # also where quantisation, say, has replaced the projection
+    with torch.no_grad():
+        GATE_INITS[gate_init](projection.weight[-dim:])
+        if gate_init == 'open':
+            projection.bias[-dim:] = 1

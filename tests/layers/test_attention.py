@@ -348,6 +348,30 @@ def test_an_open_gate_starts_as_one_and_all_else_as_the_authors(layer):
 
 
 @EVERY_LAYER
+@pytest.mark.parametrize(
+    ('gate_init', 'low', 'high'),
+    [
+        ('kaiming', -0.125, 0.125),  # U(-1 / sqrt(C), 1 / sqrt(C))
+        ('zeros', 0, 0),
+        ('normal', -6, 6),
+        ('uniform', 0, 1),
+        ('ones', 1, 1),
+    ],
+)
+def test_a_gate_takes_the_initial_weights_of_sequences(layer, gate_init, low, high):
+    layers = []
+    for name in ('authors', gate_init):
+        torch.manual_seed(0)
+        layers.append(layer(64, 2, grid=(4, 4), gate_init=name))
+    authors, started = [x.get_submodule(x.gate_projection) for x in layers]
+    gate = started.weight[-64:]
+    assert low <= gate.min() <= low + 0.3 * (high - low)
+    assert high - 0.3 * (high - low) <= gate.max() <= high
+    assert torch.equal(started.weight[:-64], authors.weight[:-64])
+    assert torch.equal(started.bias, authors.bias)
+
+
+@EVERY_LAYER
 def test_weights_load_over_an_open_gate(layer):
     authors = layer(8, 2, grid=(4, 4))
     opened = layer(8, 2, grid=(4, 4), gate_init='open')
@@ -358,8 +382,8 @@ def test_weights_load_over_an_open_gate(layer):
 
 @EVERY_LAYER
 def test_an_unknown_start_of_the_gate_is_named(layer):
-    with pytest.raises(ValueError, match=r"^gate_init: expected .*'authors', 'open'.*, got 'ones'"):
-        layer(8, 2, grid=(4, 4), gate_init='ones')
+    with pytest.raises(ValueError, match=r"^gate_init: expected .*'authors', 'open'.*, got 'one'"):
+        layer(8, 2, grid=(4, 4), gate_init='one')
 
 
 @EVERY_LAYER_WITH_TABLE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -10,23 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmpola.layers.attention import LearnedExpMap, LearnedPowerMap, mask_padding
+from mmpola.layers.initial_weights import check_gate_init, draw_gate
 from mmpola.layers.rotary import cached_rotary_tables
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.api import check_backend_name
 from mmpola.ops.numerics import accumulation_dtype, default_eps, without_autocast
-
-GATE_INITS: dict[str, Callable[[Tensor], Tensor]] = {
-    'kaiming': partial(nn.init.kaiming_uniform_, a=math.sqrt(5)),
-    'zeros': nn.init.zeros_,
-    'normal': nn.init.normal_,
-    'uniform': nn.init.uniform_,
-    'ones': nn.init.ones_,
-    'open': nn.init.zeros_,
-}
-"""Initial weight of the gate (PolaFormer, appendix A.4); 'kaiming' is nn.Linear's own.
-
-'open' is ours: its bias starts as 1, so that the layer starts as attention + convolution.
-"""
 
 
 class SequenceAttention(nn.Module):
@@ -82,8 +69,7 @@ class PolaSequenceAttention(SequenceAttention):
         plus: whether it is PolaFormer++'s variant.
         alpha: exponents of PolaFormer's variant lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: taps of the convolution, odd.
-        gate_init: initial weight of the gate's projection, one of GATE_INITS; its bias starts as
-            nn.Linear's, but with 'open' as 1.
+        gate_init: how the gate starts, one of `GATE_INITS` in initial_weights.py.
         backend: backend of `mmpola.ops`: 'auto', 'triton' or 'torch'.
 
     Raises:
@@ -104,8 +90,7 @@ class PolaSequenceAttention(SequenceAttention):
         backend: str = 'auto',
     ) -> None:
         check_backend_name(backend)
-        if gate_init not in GATE_INITS:
-            raise ValueError(f'gate_init: expected one of {list(GATE_INITS)}, got {gate_init!r}')
+        check_gate_init(gate_init, has_bias=True)
         super().__init__(dim, num_heads, length, proj_drop=proj_drop)
         self.plus = plus
         self.backend = backend
@@ -114,9 +99,7 @@ class PolaSequenceAttention(SequenceAttention):
         if plus:
             channels = dim
         self.dwc = SequenceMixAndGate(channels, dwc_kernel_size)
-        GATE_INITS[gate_init](self.gate.weight)
-        if gate_init == 'open':
-            nn.init.ones_(self.gate.bias)
+        draw_gate(self.gate, dim, gate_init)
         self.feature_map: LearnedExpMap | LearnedPowerMap
         if plus:
             self.feature_map = LearnedExpMap(dim, num_heads)

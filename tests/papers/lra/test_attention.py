@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from mmpola.layers import rotary_tables
-from mmpola.papers.lra.attention import GATE_INITS, SEQUENCE_ATTENTION, PolaSequenceAttention
+from mmpola.layers.initial_weights import GATE_INITS
+from mmpola.papers.lra.attention import SEQUENCE_ATTENTION, PolaSequenceAttention
 
 LENGTH, LENGTHS = 40, (24, 1, 13)
 
@@ -74,22 +75,24 @@ def test_alpha_bounds_the_exponents():
     assert 7.9 < exponent.max() <= 8
 
 
-@pytest.mark.parametrize(
-    ('name', 'low', 'high', 'std'),
-    [
-        ('kaiming', -0.125, 0.125, 0.125 / 3**0.5),  # U(-1 / sqrt(C), 1 / sqrt(C))
-        ('zeros', 0, 0, 0),
-        ('normal', -6, 6, 1),
-        ('uniform', 0, 1, 1 / 12**0.5),
-        ('ones', 1, 1, 0),
-        ('open', 0, 0, 0),
-    ],
-)
-def test_the_gates_initial_weight(name, low, high, std):
+GATES = {
+    'authors': (-0.125, 0.125, 0.125 / 3**0.5),  # nn.Linear's own: U(-1 / sqrt(C), 1 / sqrt(C))
+    'kaiming': (-0.125, 0.125, 0.125 / 3**0.5),
+    'zeros': (0, 0, 0),
+    'normal': (-6, 6, 1),
+    'uniform': (0, 1, 1 / 12**0.5),
+    'ones': (1, 1, 0),
+    'open': (0, 0, 0),
+}
+"""Lowest and highest weight of a gate of C = 64, and their standard deviation, by `gate_init`."""
+
+
+@pytest.mark.parametrize('name', GATE_INITS)
+def test_the_gates_initial_weight(name):
+    low, high, std = GATES[name]
     weight = PolaSequenceAttention(64, 2, LENGTH, gate_init=name).gate.weight
     assert low <= weight.min() and weight.max() <= high
     assert weight.std().item() == pytest.approx(std, rel=0.05)
-    assert name in GATE_INITS
 
 
 def test_an_open_gate_starts_as_one():
