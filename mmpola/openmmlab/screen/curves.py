@@ -26,30 +26,27 @@ SCALARS = '*/vis_data/scalars.json'
 """MMEngine's files of scalars in a work dir, one for each start of a run."""
 
 POINTS = 500
-"""Largest number of points of a curve over training steps; more are averaged in groups."""
+"""Largest number of points of a curve; more are averaged in groups."""
 
-LOSSES_SHOWN = 12
-"""Largest number of losses with a curve: the sum and the largest of the others."""
-
-CLASSES_SHOWN = 10
-"""Largest number of classes with a curve of their own: the worst ones of the last validation."""
+MOST_CURVES = 10
+"""Largest number of losses and of classes with a curve: the largest losses, the worst classes."""
 
 DASHES = ('-', '--', ':', '-.')
 """Line styles; with ten colours, 20 curves in a row look different."""
 
 NO_METRIC = ('time', 'data_time', 'memory', 'epoch', 'iter', 'step')
 
-OF_A_CLASS = re.compile(r'(?:^|/)(?:IoU\.(?P<map>.+)|(?P<box>[^/]+)_precision)$')
+METRIC_OF_A_CLASS = re.compile(r'(?:^|/)(?:IoU\.(?P<map>.+)|(?P<box>[^/]+)_precision)$')
 """A metric of one class: mmdet's `coco/NAME_precision`, and `IoU.NAME` of label maps."""
 
 Series = dict[int, float]
-"""Values by the training step."""
+"""Training step -> value."""
 
 
 def draw_curves(work_dir: str | Path) -> Path:
     """Draw `curves.png` in a work dir: losses, learning rates, metrics, metrics of single classes.
 
-    The step of a metric is the last one before it that MMEngine has logged.
+    A metric stands at the last training step that MMEngine has logged before it.
 
     Returns:
         The path of the picture.
@@ -68,39 +65,20 @@ def draw_curves(work_dir: str | Path) -> Path:
 def read_scalars(work_dir: str | Path) -> list[dict[str, Any]]:
     """Return the lines that MMEngine has logged in training, over all starts of a run.
 
-    A later start repeats some steps, or all of them: earlier lines are left out from its first
-    step on. So is a line that a killed process has not written to its end.
+    A later start repeats some steps, or all of them: lines of earlier starts are left out from its
+    first step on. So is a line that a killed process has not written to its end.
     """
-    starts = [(path, _lines_of(path)) for path in sorted(Path(work_dir).glob(SCALARS))]
-    first = [_first_step(new) for _, new in starts if _first_step(new) < math.inf]
-    if first and first[0] > min(first):
-        # Folders have local times, which may go back; copied files have other times.
-        starts.sort(key=lambda start: start[0].stat().st_mtime)
     lines: list[dict[str, Any]] = []
-    for _, new in starts:
-        lines = [*_lines_before(lines, _first_step(new)), *new]
-    return lines
-
-
-def _lines_of(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a file of scalars."""
-    lines = []
-    for text in path.read_text().splitlines():
-        with contextlib.suppress(ValueError):
-            lines.append(json.loads(text))
-    return lines
-
-
-def _first_step(lines: list[dict[str, Any]]) -> float:
-    """Return the first training step of some lines; infinity if they have none."""
-    return next((line['iter'] for line in lines if 'iter' in line), math.inf)
-
-
-def _lines_before(lines: list[dict[str, Any]], step: float) -> list[dict[str, Any]]:
-    """Return the lines before the first one of this training step or a later one."""
-    for number, line in enumerate(lines):
-        if line.get('iter', 0) >= step:
-            return lines[:number]
+    for path in sorted(Path(work_dir).glob(SCALARS)):
+        new = []
+        for text in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                new.append(json.loads(text))
+        first = min((line['iter'] for line in new if 'iter' in line), default=math.inf)
+        kept = 0
+        while kept < len(lines) and lines[kept].get('iter', 0) < first:
+            kept += 1
+        lines = [*lines[:kept], *new]
     return lines
 
 
@@ -175,34 +153,26 @@ def grouped(values: dict[str, Series]) -> dict[str, dict[str, Series]]:
             others[label] = points
         elif split == 'val' and max(points.values()) > -1:  # -1: of an area without objects
             shares[label] = points
-    for label in list(rates):  # the first parameters often learn at the base rate
-        used = label.replace('base_lr', 'lr')
-        if used != label and rates.get(used) == rates[label]:
-            del rates[label]
-    panels = {}
-    title = 'losses'
-    if len(losses) > LOSSES_SHOWN:
-        title = f'the {LOSSES_SHOWN} largest of {len(losses)} losses'
-    panels[title] = _first(losses, LOSSES_SHOWN, key=lambda x: (x != 'loss', -newest(losses[x])))
-    panels['learning rate'] = rates
-    panels['metrics'] = shares
-    panels['metrics above 1'] = others
-    title = 'single classes'
-    if len(classes) > CLASSES_SHOWN:
-        title = f'the {CLASSES_SHOWN} worst of {len(classes)} classes'
-    panels[title] = _first(classes, CLASSES_SHOWN, key=lambda x: newest(classes[x]))
-    return panels
-
-
-def _first(curves: dict[str, Series], number: int, key: Any) -> dict[str, Series]:
-    """Return at most `number` curves, the first ones in the order of a key."""
-    names = sorted(curves, key=key)[:number]
-    return {name: curves[name] for name in curves if name in names}
+    largest = sorted(losses, key=lambda label: -newest(losses[label]))[:MOST_CURVES]
+    worst = sorted(classes, key=lambda label: newest(classes[label]))[:MOST_CURVES]
+    loss_title = 'losses'
+    if len(losses) > MOST_CURVES:
+        loss_title = f'the {MOST_CURVES} largest of {len(losses)} losses'
+    class_title = 'single classes'
+    if len(classes) > MOST_CURVES:
+        class_title = f'the {MOST_CURVES} worst of {len(classes)} classes'
+    return {
+        loss_title: {label: losses[label] for label in losses if label in largest},
+        'learning rate': rates,
+        'metrics': shares,
+        'metrics above 1': others,
+        class_title: {label: classes[label] for label in classes if label in worst},
+    }
 
 
 def class_of(metric: str) -> str | None:
     """Return the class whose metric this is; None for a metric of all classes."""
-    found = OF_A_CLASS.search(metric)
+    found = METRIC_OF_A_CLASS.search(metric)
     if found is None:
         return None
     return found['map'] or found['box']
@@ -237,11 +207,8 @@ def look(index: int) -> dict[str, Any]:
 def averaged(points: Series) -> tuple[np.ndarray, np.ndarray]:
     """Return x and y of a curve, as means of at most `POINTS` groups of steps."""
     steps = sorted(points)
-    x = np.asarray(steps, float)
-    y = np.asarray([points[step] for step in steps], float)
-    if len(steps) <= POINTS:
-        return x, y
-    groups = np.array_split(np.arange(len(steps)), POINTS)
-    means_x = np.array([x[group].mean() for group in groups])
-    means_y = np.array([y[group].mean() for group in groups])
-    return means_x, means_y
+    values = [points[step] for step in steps]
+    groups = min(POINTS, len(steps))
+    x = np.array([group.mean() for group in np.array_split(steps, groups)])
+    y = np.array([group.mean() for group in np.array_split(values, groups)])
+    return x, y
