@@ -15,6 +15,7 @@ from benchmarks.experiments.sampling import AREAS, standard_error
 from benchmarks.records import ROOT
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.files import write_atomically
+from mmpola.openmmlab.screen.curves import read_scalars
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'experiments'
 EARLIER = 'earlier.json'
@@ -45,9 +46,9 @@ def collect(run: Run, folder: Path) -> Record:
     kept = {}
     if (folder / TESTED / AREAS).exists():
         kept['areas_of_images'] = np.load(folder / TESTED / AREAS).tolist()
-    lines = logged(folder)
-    curve = series(lines, main.key, main.scale)
-    losses = series(lines, 'loss')
+    lines = read_scalars(folder)
+    curve = by_logged_step(lines, main.key, main.scale)
+    losses = by_logged_step(lines, 'loss')
     step, best = max(curve, key=lambda point: point[1])
     journal = read_journal(folder)
     training = [
@@ -87,17 +88,10 @@ def code_of(journal: list[dict[str, Any]]) -> list[dict[str, str]]:
     return states
 
 
-def logged(folder: Path) -> list[dict[str, Any]]:
-    """Return all lines that MMEngine logged in training, over all resumes, in their order."""
-    lines = []
-    for path in sorted(folder.glob('*/vis_data/scalars.json')):
-        for line in path.read_text().splitlines():
-            lines.append(json.loads(line))
-    return lines
-
-
-def series(lines: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[tuple[int, float]]:
-    """Return step and value of a metric; a step that a resumed run repeated counts once."""
+def by_logged_step(
+    lines: list[dict[str, Any]], key: str, scale: float = 1.0
+) -> list[tuple[int, float]]:
+    """Return (step, value) of a metric: MMEngine logs epochs or training steps as `step`."""
     values = {}
     for line in lines:
         value = line.get(key)

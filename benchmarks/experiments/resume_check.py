@@ -13,11 +13,12 @@ import psutil
 import torch
 
 from benchmarks.experiments.plan import Run
-from benchmarks.experiments.results import RESULTS, logged
+from benchmarks.experiments.results import RESULTS
 from benchmarks.experiments.running import CODE, TRAINED, call, start, training_command
 from benchmarks.records import trees
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.files import write_atomically
+from mmpola.openmmlab.screen.curves import read_scalars
 from mmpola.openmmlab.start.choose import newest_checkpoint
 
 RUN = Run('segment_pola_swin', 0)
@@ -77,7 +78,7 @@ def train_until_killed(folder: Path) -> int:
         process: psutil.Popen = start(training_command(RUN, folder, OPTIONS), output)
         while True:
             time.sleep(1)
-            lines = [line for line in logged(folder) if 'loss' in line]
+            lines = [line for line in read_scalars(folder) if 'loss' in line]
             if lines and lines[-1]['step'] >= KILLED_AFTER:
                 process.send_signal(signal.SIGKILL)
                 process.wait()

@@ -158,8 +158,8 @@ def write_run(folder, run, interrupted=True, tested=True):
     running.write_journal(folder, [{**entry, 'exit_status': None}, refused, entry])
     logs = {'20261125_180000': [(25, 3.0), (50, math.nan)], '20261125_190000': [(50, 2.0)]}
     for number, (name, losses) in enumerate(logs.items(), start=1):
-        lines = [{'loss': loss, 'step': step} for step, loss in losses]
-        lines.append({'coco/bbox_mAP': 0.1 * number, 'step': number})
+        lines = [{'loss': loss, 'iter': step, 'step': step} for step, loss in losses]
+        lines.insert(1, {'coco/bbox_mAP': 0.1 * number, 'step': number})
         path = folder / name / 'vis_data' / 'scalars.json'
         path.parent.mkdir(parents=True)
         path.write_text('\n'.join(json.dumps(line) for line in lines) + '\n')
