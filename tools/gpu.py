@@ -4,8 +4,8 @@
 
 Processes of their own run every kernel forward and backward, compare it with float64, and time it
 against plain PyTorch: a minute with 12 cores, which compile. `backend='auto'` uses the kernels that
-are right and faster. The record in ~/.cache/mmpola/kernels is written row by row, so that an
-interrupted check goes on where it was, and holds until GPU, torch, triton or the kernels change.
+are right and faster. The record in ~/.cache/mmpola/kernels holds until GPU, torch, triton or the
+kernels change, and an interrupted check keeps what it has found.
 `mmpola train`, `test` and `predict` check by themselves what they need and the record lacks.
 """
 
@@ -16,10 +16,13 @@ from mmpola.command import prepare_script
 prepare_script()  # before torch is imported
 
 import argparse
+import importlib.metadata
 
-from mmpola.kernels.check import all_cases
+import torch
+
+from mmpola.kernels.check import TIMED, all_cases
 from mmpola.kernels.gate import check_gpu, different_gpus, table
-from mmpola.kernels.record import MEASURED_TOKENS, record_key, record_path
+from mmpola.kernels.record import record_path
 from mmpola.messages import UsageError, run_main
 from mmpola.ops import triton as backend
 
@@ -36,16 +39,17 @@ def main() -> None:
     if reasons:
         raise UsageError(f'no GPU to check: {"; ".join(reasons)}')
     for device in different_gpus():
-        key = record_key(device)
         try:
-            rows = check_gpu(device, all_cases(), args.again)
+            results = check_gpu(device, all_cases(), args.again)
         except (OSError, RuntimeError) as error:
             raise UsageError(f'the kernels could not be checked: {error}') from error
-        short, long = MEASURED_TOKENS
-        print(f'{key["gpu"]}, torch {key["torch"]}, triton {key["triton"]}')
+        short, long = TIMED
+        name = torch.cuda.get_device_name(device)
+        triton = importlib.metadata.version('triton')
+        print(f'{name}, torch {torch.__version__}, triton {triton}')
         print(f'times as fast as plain PyTorch, a step at {short:,} / {long:,} tokens:')
-        print(table(rows))
-        print(f'record: {record_path(key)}')
+        print(table(results))
+        print(f'record: {record_path(device)}')
 
 
 if __name__ == '__main__':

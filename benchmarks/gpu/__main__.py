@@ -27,9 +27,6 @@ PACKAGES = ('torch', 'triton', 'timm', 'mmdet', 'flash_bla')
 COMMAND = (sys.executable, '-m', 'benchmarks.gpu.child')
 """The child process."""
 
-LONGEST = 900.0
-"""Seconds after which a process that says nothing is ended; it may compile beside many others."""
-
 BYTES_PER_CHILD = 2**33
 """Memory of the GPU for each process that compiles, and runs a training step once."""
 
@@ -102,7 +99,6 @@ def measure_all(
         RuntimeError: no process can start, or somebody has stopped one.
     """
     from benchmarks.gpu.stages import measure
-    from mmpola.kernels.child_processes import started
 
     record = read_record(folder, key)
     wanted = {}
@@ -114,18 +110,14 @@ def measure_all(
     count = number_of_children(args.dry_run)
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault('TORCHINDUCTOR_COMPILE_THREADS', str(max(1, cores // count)))
-    command = [*COMMAND]
-    if args.dry_run:
-        command.append('--dry-run')
-    with started(command, count, LONGEST) as children:
-        for part, rows in wanted.items():
-            with closing(measure(part.split()[0], rows, children, args.dry_run)) as found_rows:
-                for row in found_rows:
-                    (same,) = [wanted_row for wanted_row in rows if is_of(row, wanted_row)]
-                    others = [found for found in record[part] if not is_of(found, same)]
-                    record[part] = [*others, row]
-                    write_record(folder, key, record)
-                    print(table([row]).splitlines()[-1], flush=True)
+    for part, rows in wanted.items():
+        with closing(measure(part.split()[0], rows, COMMAND, count, args.dry_run)) as found_rows:
+            for row in found_rows:
+                (same,) = [wanted_row for wanted_row in rows if is_of(row, wanted_row)]
+                others = [found for found in record[part] if not is_of(found, same)]
+                record[part] = [*others, row]
+                write_record(folder, key, record)
+                print(table([row]).splitlines()[-1], flush=True)
     return record
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from itertools import groupby
+from collections.abc import Callable, Generator, Sequence
 
 from benchmarks.gpu import networks, operator, sweep
 from benchmarks.records import Row
-from mmpola.kernels.child_processes import Child, share
+from mmpola.kernels.children import run_jobs
 
 COMPILED_VARIANTS: dict[str, Callable[[Row, bool], list[str]]] = {
     'networks': networks.compiled_variants,
@@ -18,59 +17,38 @@ COMPILED_VARIANTS: dict[str, Callable[[Row, bool], list[str]]] = {
 
 
 def measure(
-    part: str, rows: list[Row], children: list[Child], dry_run: bool
+    part: str, rows: list[Row], command: Sequence[str], count: int, dry_run: bool
 ) -> Generator[Row, None, None]:
-    """Check or time rows, and yield each as soon as it is known.
+    """Check or time rows, first those that compile nothing; yield each as soon as it is known.
 
     Args:
         part: 'checks', or a key of COMPILED_VARIANTS.
-        rows: those of a group are neighbours. What a group needs is compiled before it is timed.
-        children: idle ones may be stopped; they start again when they are needed.
+        rows: what tells them from others.
+        command: starts a child process; task, 'dry' or '' and jobs are appended.
+        count: number of processes that check or compile side by side.
         dry_run: as for the rows.
     """
+    mode = 'dry' if dry_run else ''
     if part == 'checks':
-        yield from results(share('check kernels', [job(row) for row in rows], children))
+        for row, found in run_jobs([*command, 'check kernels', mode], rows, count):
+            yield row | found
         return
-    for _, group in groupby(rows, group_of):
-        yield from time_group(part, list(group), children, dry_run)
-
-
-def group_of(row: Row) -> list[str]:
-    """Return what the rows of a group have in common."""
-    return [row.get(name, '') for name in ('kernel', 'pass', 'mode', 'dtype')]
-
-
-def time_group(part: str, rows: list[Row], children: list[Child], dry_run: bool) -> Iterator[Row]:
-    """Compile side by side what rows need, then let one process time each row alone on the GPU."""
-    jobs = [job(row) for row in rows]
-    compiled = []
-    for number, row in enumerate(rows):
-        for variant in COMPILED_VARIANTS[part](row, dry_run):
-            compiled.append(job(row) | {'number': number, 'variant': variant})
-    for found in share(f'compile {part}', compiled, children):
-        if found['failure']:
-            jobs[found['number']]['failures'][found['variant']] = found['failure']
-    right = []
-    for found in jobs:
-        if 'ours' in found['failures']:
-            yield found['row'] | {'failure': found['failures']['ours']}
-        else:
-            right.append(found)
-    for child in children[1:]:
-        child.stop()  # so that the GPU's memory is free
-    yield from results(share(f'time {part}', right, children[:1]))
-
-
-def job(row: Row) -> Row:
-    """Return what a child gets for a row.
-
-    Its keys are the row and its number, the variant that is compiled, or why variants could not be
-    compiled, and 'failure'.
-    """
-    return {'row': row, 'number': 0, 'variant': '', 'failures': {}, 'failure': ''}
-
-
-def results(jobs: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows of jobs that are done."""
-    for found in jobs:
-        yield found['row'] | {'failure': found['failure']}
+    quick = [row for row in rows if not COMPILED_VARIANTS[part](row, dry_run)]
+    slow = [row for row in rows if COMPILED_VARIANTS[part](row, dry_run)]
+    for group in (quick, slow):
+        jobs = []
+        for number, row in enumerate(group):
+            for variant in COMPILED_VARIANTS[part](row, dry_run):
+                jobs.append({'row': row, 'number': number, 'variant': variant})
+        failures: list[dict[str, str]] = [{} for _ in group]
+        for job, found in run_jobs([*command, f'compile {part}', mode], jobs, count):
+            if 'failure' in found:
+                failures[job['number']][job['variant']] = found['failure']
+        jobs = []
+        for row, failed in zip(group, failures, strict=True):
+            if 'ours' in failed:
+                yield row | {'failure': failed['ours']}
+            else:
+                jobs.append({'row': row, 'failures': failed})
+        for job, found in run_jobs([*command, f'time {part}', mode], jobs):
+            yield job['row'] | found

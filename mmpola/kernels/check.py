@@ -1,35 +1,28 @@
-"""Check and time kernels on one GPU: what the child processes of `mmpola gpu` run.
+"""Compare the kernels with float64, and time them, on one GPU: the child process of gate.py.
 
-    python -m mmpola.kernels.check --device cuda:0
-
-The tasks are words of TASKS with rows of the record. A kernel that ends the process takes nothing
-with it: the parent, `mmpola.kernels`, notes the row as failed and starts another process.
+python -m mmpola.kernels.check cuda:0 check|time CASES
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmpola.kernels.child_processes import Row, serve
-from mmpola.kernels.comparison import (
-    Problem,
-    attention_problem,
-    mix_and_gate_problem,
-    outputs_and_gradients,
-    relative_errors,
-)
-from mmpola.kernels.record import MEASURED_TOKENS, PADDED_HEAD_DIM, float32_name
+from mmpola.kernels.children import Row, serve
+from mmpola.kernels.record import PADDED_HEAD_DIM, Case
 from mmpola.ops.chunked import polarity_attention_chunked
-from mmpola.ops.numerics import BACKEND_EXCESS
+from mmpola.ops.exp_map import ExpMap
+from mmpola.ops.inputs import AttentionInputs, FeatureMap, MixAndGateInputs, Rotary
+from mmpola.ops.numerics import BACKEND_EXCESS, default_eps
+from mmpola.ops.power_map import PowerMap
 from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import mix_and_gate_triton, polarity_attention_triton
 
@@ -38,17 +31,18 @@ Arguments = dict[str, Any]
 MARGIN = 20
 """Allowed multiple of BACKEND_EXCESS, which was measured without a GPU's exp2 and log2."""
 
+LONGEST_CASE = 300
+"""Seconds after which a case ends its process; it may share its core with others."""
+
 DTYPES = {
     'float16': (torch.float16, False),
     'bfloat16': (torch.bfloat16, False),
-    float32_name('ieee'): (torch.float32, False),
-    float32_name('tf32'): (torch.float32, True),
+    'float32': (torch.float32, False),
+    'float32 in tf32': (torch.float32, True),
 }
 """Name in the record -> dtype of the tokens, and whether torch's tf32 switch is on."""
 
 HEAD_DIMS = (16, 32, 64, PADDED_HEAD_DIM)
-NETWORK_HEAD_DIMS = (32, 64)
-"""Those of the published networks that the kernels support."""
 
 # Enough tokens that several programs share a head, and enough heads that each program loops over
 # several blocks, the last one partly filled.
@@ -67,73 +61,196 @@ CHECKED: dict[str, list[Arguments]] = {
 """Operator -> arguments of the problems that are compared with float64: with the optional tensors
 and without them."""
 
-GRIDS = {784: (28, 28), 16700: (100, 167)}
-TIMED_BATCH = {784: 32, 16700: 2}
+TIMED: dict[int, Arguments] = {
+    784: {'batch': 32, 'queries': 784, 'keys': 784, 'grid': (28, 28)},
+    16700: {'batch': 2, 'queries': 16700, 'keys': 16700, 'grid': (100, 167)},
+}
+"""Tokens of the timed problems -> their sizes; 16,700: stage 2 of an image of 800 x 1333."""
+
 TIMED_CHANNELS = 256
-
-TINY = {'batch': 1, 'heads': 1, 'queries': 20, 'keys': 20, 'grid': (1, 9)}
-"""Replaces the sizes of all problems in Triton's interpreter."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A row of the record.
-
-    Args:
-        operator: of CHECKED.
-        head_dim: D, channels of a head.
-        dtype: of DTYPES.
-    """
-
-    operator: str
-    head_dim: int
-    dtype: str
-
-    @property
-    def is_of_networks(self) -> bool:
-        """Whether published networks need it in mixed precision."""
-        return self.head_dim in NETWORK_HEAD_DIMS and self.dtype in ('float16', 'bfloat16')
 
 
 def all_cases() -> list[Case]:
-    """List the rows of a record: what networks need first, and what compiles longest."""
+    """List the cases of a complete record; what compiles longest comes first."""
     cases = []
-    for operator in CHECKED:
-        for head_dim in HEAD_DIMS:
-            for dtype in DTYPES:
-                # mix_and_gate multiplies no matrices: the switch does not concern it
-                if operator != 'mix_and_gate' or dtype != float32_name('tf32'):
-                    cases.append(Case(operator, head_dim, dtype))
-    return sorted(cases, key=lambda case: (not case.is_of_networks, -case.head_dim))
+    for head_dim, operator, dtype in product(sorted(HEAD_DIMS, reverse=True), CHECKED, DTYPES):
+        # mix_and_gate multiplies no matrices: the switch does not concern it
+        if operator != 'mix_and_gate' or dtype != 'float32 in tf32':
+            cases.append(Case(operator, head_dim, dtype))
+    return cases
 
 
-def row_of(case: Case) -> Row:
-    """Return the row of a case before it has run."""
-    return {**asdict(case), 'failure': '', 'speedup': {}}
+# ---- Problems
+
+MAPS: dict[str, type[FeatureMap]] = {'PowerMap': PowerMap, 'ExpMap': ExpMap}
+
+RANGES = {'exponent': (1, 3), 'scale': (0.5, 1), 'same': (0, 1), 'opposite': (0, 1)}
+"""Smallest value and width of the values that are drawn for a feature map's parameters."""
 
 
-def case_of(row: Row) -> Case:
-    """Return the case of a row."""
-    return Case(row['operator'], row['head_dim'], row['dtype'])
+@dataclass(frozen=True)
+class Problem:
+    """Random arguments of an operator.
 
+    Args:
+        tensors: the differentiable ones by name; None for those that are absent.
+        build: makes `AttentionInputs` or `MixAndGateInputs` from such tensors.
+        output_grad: the gradient of the output, in numbers that bfloat16 holds.
+        kernels, plain: the operator with kernels, and in plain PyTorch.
+    """
 
-def functions_of(arguments: Arguments) -> tuple[Callable[[Any], Tensor], Callable[[Any], Tensor]]:
-    """Return the kernels and the plain operator for the arguments of a problem."""
-    if 'window' in arguments:
-        return mix_and_gate_triton, mix_and_gate_reference
-    return polarity_attention_triton, polarity_attention_chunked
+    tensors: dict[str, Tensor | None]
+    build: Callable[..., Any]
+    output_grad: Tensor
+    kernels: Callable[[Any], Tensor]
+    plain: Callable[[Any], Tensor]
 
 
 def draw(device: torch.device, dtype: torch.dtype, dim: int, arguments: Arguments) -> Problem:
-    """Draw the tensors of a problem."""
+    """Draw a problem of `mix_and_gate` if there is a 'window', else of `polarity_attention`."""
     if 'window' in arguments:
         return mix_and_gate_problem(device, dtype, dim, **arguments)
     return attention_problem(device, dtype, dim, **arguments)
 
 
+def attention_problem(
+    device: torch.device,
+    dtype: torch.dtype,
+    dim: int,
+    *,
+    feature_map: str,
+    batch: int,
+    queries: int,
+    keys: int,
+    heads: int,
+    has_scale: bool = True,
+    position_dtype: torch.dtype | None = torch.float32,
+    has_rotary: bool = False,
+    std: float = 1.0,
+) -> Problem:
+    """Draw the tensors of `polarity_attention`; always the same ones for the same arguments.
+
+    Args:
+        feature_map: of MAPS.
+        has_scale: whether a PowerMap has a scale.
+        position_dtype: of the key position, None for none.
+        has_rotary: whether there are rotary tables, for which `queries` must equal `keys`.
+        std: standard deviation of queries, keys and values.
+    """
+    tensors: dict[str, Tensor | None] = {}
+    tensors['q'] = _normal(device, dtype, batch, queries, heads, dim, seed=0, std=std)
+    tensors['k'] = _normal(device, dtype, batch, keys, heads, dim, seed=1, std=std)
+    tensors['v'] = _normal(device, dtype, batch, keys, heads, dim, seed=2, std=std)
+    tensors['key_position'] = None
+    if position_dtype is not None:
+        tensors['key_position'] = _normal(device, position_dtype, keys, heads, dim, seed=3)
+    sizes = {'H': heads, 'D': dim, '2D': 2 * dim}
+    for seed, (name, axes) in enumerate(MAPS[feature_map].AXES.items(), start=4):
+        low, width = RANGES[name]
+        shape = [sizes[axis] for axis in axes]
+        numbers = _normal(device, torch.float32, *shape, seed=seed).sigmoid()
+        tensors[name] = low + width * numbers
+    if 'scale' in tensors and not has_scale:
+        tensors['scale'] = None
+    rotary: Rotary = None
+    if has_rotary:
+        angle = _normal(device, torch.float32, keys, dim, seed=6).repeat_interleave(2, dim=-1)
+        rotary = (angle.cos(), angle.sin())
+
+    def build(
+        q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, **parameters: Any
+    ) -> AttentionInputs:
+        built: Any = MAPS[feature_map]
+        return AttentionInputs(q, k, v, built(**parameters), key_position, rotary, default_eps())
+
+    output_grad = _normal(device, torch.bfloat16, batch, queries, heads, dim, seed=7).to(dtype)
+    return Problem(
+        tensors, build, output_grad, polarity_attention_triton, polarity_attention_chunked
+    )
+
+
+def mix_and_gate_problem(
+    device: torch.device,
+    dtype: torch.dtype,
+    dim: int,
+    *,
+    batch: int,
+    grid: tuple[int, int],
+    heads: int,
+    window: tuple[int, int],
+    is_shared: bool,
+    has_bias: bool = True,
+) -> Problem:
+    """Draw the tensors of `mix_and_gate`; always the same ones for the same arguments.
+
+    Args:
+        window: height and width of the convolution kernel.
+        is_shared: whether all heads share it.
+    """
+    tokens = grid[0] * grid[1]
+    height, width = window
+    channels = dim if is_shared else heads * dim
+    weight = _normal(device, torch.float32, channels, 1, height, width, seed=3)
+    bias = None
+    if has_bias:
+        bias = _normal(device, torch.float32, channels, seed=4)
+    tensors = {
+        'attended': _normal(device, dtype, batch, tokens, heads, dim, seed=0),
+        'values': _normal(device, dtype, batch, tokens, heads, dim, seed=1),
+        'gate': _normal(device, dtype, batch, tokens, heads * dim, seed=2),
+        'weight': weight / width,
+        'bias': bias,
+    }
+
+    build = partial(MixAndGateInputs, grid=grid)
+    output_grad = _normal(device, torch.bfloat16, batch, tokens, heads * dim, seed=7).to(dtype)
+    return Problem(tensors, build, output_grad, mix_and_gate_triton, mix_and_gate_reference)
+
+
+def _normal(
+    device: torch.device, dtype: torch.dtype, *shape: int, seed: int, std: float = 1.0
+) -> Tensor:
+    """Draw normal numbers on the device; the global generator stays as it is."""
+    generator = torch.Generator(device).manual_seed(seed)
+    numbers = torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
+    return (std * numbers).to(dtype)
+
+
+# ---- Comparison
+
+
+def outputs_and_gradients(
+    run: Callable[[Any], Tensor], problem: Problem, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Return output and gradients, computed in `dtype` or in the dtypes of the tensors."""
+    arguments: dict[str, Tensor | None] = {}
+    leaves: dict[str, Tensor] = {}
+    for name, x in problem.tensors.items():
+        arguments[name] = None
+        if x is not None:
+            leaves[name] = x.detach().to(dtype or x.dtype).requires_grad_()
+            arguments[name] = leaves[name]
+    output = run(problem.build(**arguments))
+    output_grad = problem.output_grad.to(output.dtype)
+    gradients = torch.autograd.grad(output, list(leaves.values()), output_grad)
+    results = {'output': output.detach()}
+    for name, gradient in zip(leaves, gradients, strict=True):
+        results[f'gradient of {name}'] = gradient
+    return results
+
+
+def relative_errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
+    """Return the relative error of each tensor; NaN if one has NaN or the exact one is 0."""
+    errors = {}
+    for name, x in exact.items():
+        error = (found[name].double() - x).norm() / x.norm()
+        errors[name] = float(error)
+    return errors
+
+
 def check(
     device: torch.device, dtype_name: str, dim: int, arguments: Arguments, allowed: float
-) -> dict[str, Any]:
+) -> Row:
     """Run the kernels twice and compare output and gradients with float64.
 
     The budget, BACKEND_EXCESS, is by how much an error may exceed that of PyTorch's own operations
@@ -152,25 +269,23 @@ def check(
     """
     dtype, tf32 = DTYPES[dtype_name]
     problem = draw(device, dtype, dim, arguments)
-    kernels, reference = functions_of(arguments)
     switch = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.use_deterministic_algorithms(True, warn_only=True)  # this also fills new memory
     try:
-        found = outputs_and_gradients(kernels, problem)
+        found = outputs_and_gradients(problem.kernels, problem)
         torch.use_deterministic_algorithms(False)
-        again = outputs_and_gradients(kernels, problem)
-        exact = outputs_and_gradients(reference, problem, torch.float64)
-        reference_errors = relative_errors(outputs_and_gradients(reference, problem), exact)
+        again = outputs_and_gradients(problem.kernels, problem)
+        exact = outputs_and_gradients(problem.plain, problem, torch.float64)
+        plain_errors = relative_errors(outputs_and_gradients(problem.plain, problem), exact)
     finally:
         torch.use_deterministic_algorithms(False)
         torch.backends.cuda.matmul.allow_tf32 = switch
-    budget_dtype = torch.float16 if tf32 else dtype
-    output_budget, gradient_budget = BACKEND_EXCESS[budget_dtype]
+    output_budget, gradient_budget = BACKEND_EXCESS[torch.float16 if tf32 else dtype]
     over_budget = {}
     for name, error in relative_errors(found, exact).items():
         budget = output_budget if name == 'output' else gradient_budget
-        over_budget[name] = (error - reference_errors[name]) / (allowed * budget)
+        over_budget[name] = (error - plain_errors[name]) / (allowed * budget)
 
     worst = max(over_budget, key=lambda name: (math.isnan(over_budget[name]), over_budget[name]))
     differing = [name for name, x in found.items() if not torch.equal(x, again[name])]
@@ -182,107 +297,52 @@ def check(
     return {'worst result': worst, 'error over budget': over_budget[worst], 'failure': failure}
 
 
-def speedup(device: torch.device, case: Case, tokens: int, sizes: Arguments) -> float:
-    """Return the time of a training step of the plain operator over that of the kernels.
-
-    Args:
-        device: where both run.
-        case: the row.
-        tokens: of MEASURED_TOKENS.
-        sizes: replaces some of the sizes.
-    """
-    dtype, tf32 = DTYPES[case.dtype]
-    arguments = dict(CHECKED[case.operator][0])
-    arguments.update(batch=TIMED_BATCH[tokens], heads=max(1, TIMED_CHANNELS // case.head_dim))
-    if case.operator == 'mix_and_gate':
-        arguments.update(grid=GRIDS[tokens])
-    else:
-        arguments.update(queries=tokens, keys=tokens)
-    arguments.update(sizes)
-    problem = draw(device, dtype, case.head_dim, arguments)
-    switch = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    milliseconds = []
-    try:
-        for function in functions_of(arguments):
-            milliseconds.append(time_step(function, problem, device))
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = switch
-    kernels, plain = milliseconds
-    return plain / kernels
+# ---- The child process
 
 
-def time_step(function: Callable[[Any], Tensor], problem: Problem, device: torch.device) -> float:
-    """Return the median milliseconds of a forward and backward pass."""
-
-    def step() -> None:
-        outputs_and_gradients(function, problem)
-
-    step()
-    if device.type == 'cuda':
-        from triton.testing import do_bench
-
-        return float(do_bench(step, warmup=10, rep=40, return_mode='median'))
-    start = time.perf_counter()
-    step()
-    return 1000 * (time.perf_counter() - start)
-
-
-def check_case(device: torch.device, case: Case, is_tiny: bool) -> Row:
-    """Check a case on all its problems; return the 'failure' of its row."""
+def check_case(device: torch.device, case: Case) -> Row:
+    """Check a case on all its problems, until the first failure."""
     for arguments in CHECKED[case.operator]:
-        sizes = sizes_of(arguments, is_tiny)
-        found = check(device, case.dtype, case.head_dim, arguments | sizes, MARGIN)
+        found = check(device, case.dtype, case.head_dim, arguments, MARGIN)
         if found['failure']:
             return {'failure': found['failure']}
     return {'failure': ''}
 
 
-def time_case(device: torch.device, case: Case, is_tiny: bool) -> Row:
-    """Time a case; return the 'speedup' of its row, by the number of tokens."""
-    sizes = sizes_of(CHECKED[case.operator][0], is_tiny)
-    times = {}
-    for tokens in MEASURED_TOKENS:
-        times[str(tokens)] = float(f'{speedup(device, case, tokens, sizes):.3g}')
-    return {'speedup': times}
+def time_case(device: torch.device, case: Case) -> Row:
+    """Return by which factor a training step is faster with kernels, by the number of tokens."""
+    dtype, torch.backends.cuda.matmul.allow_tf32 = DTYPES[case.dtype]
+    arguments = CHECKED[case.operator][0]
+    speedup = {}
+    for tokens, sizes in TIMED.items():
+        timed = {name: sizes.get(name, value) for name, value in arguments.items()}
+        timed['heads'] = max(1, TIMED_CHANNELS // case.head_dim)
+        problem = draw(device, dtype, case.head_dim, timed)
+        kernels = partial(outputs_and_gradients, problem.kernels, problem)
+        plain = partial(outputs_and_gradients, problem.plain, problem)
+        factor = median_milliseconds(plain) / median_milliseconds(kernels)
+        speedup[str(tokens)] = float(f'{factor:.3g}')
+    return {'speedup': speedup}
 
 
-TASKS = {'check kernels': check_case, 'time kernels': time_case}
+def median_milliseconds(step: Callable[[], Any]) -> float:
+    """Return the time that a step takes on a GPU."""
+    from triton.testing import do_bench
 
-
-def run_task(task: str, device: torch.device, row: Row, is_tiny: bool) -> Row:
-    """Return a row with the result of a task of TASKS, or with the error that it raised."""
-    try:
-        return row | TASKS[task](device, case_of(row), is_tiny)
-    except Exception as error:  # compilers and drivers may raise anything
-        return row | {'failure': f'{type(error).__name__}: {error}'.splitlines()[0]}
-
-
-def sizes_of(arguments: Arguments, is_tiny: bool) -> Arguments:
-    """Return the sizes that replace those of a problem."""
-    if not is_tiny:
-        return {}
-    return {name: size for name, size in TINY.items() if name in arguments}
-
-
-def is_usable(device: torch.device) -> bool:
-    """Whether the device still works: an illegal address ends all work of a process on a GPU."""
-    try:
-        torch.ones(1, device=device).item()
-    except RuntimeError:
-        return False
-    return True
+    step()
+    return float(do_bench(step, warmup=10, rep=40, return_mode='median'))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Check and time kernels on one GPU')
-    parser.add_argument('--device', required=True, help='such as cuda:0')
-    parser.add_argument('--tiny', action='store_true', help="small sizes, for Triton's interpreter")
-    args = parser.parse_args()
-    device = torch.device(args.device)
-    if not is_usable(device):
-        sys.exit('the GPU does not answer')
-    serve(lambda task, row: run_task(task, device, row, args.tiny))
+    _, name, task, jobs = sys.argv
+    device = torch.device(name)
+    run = {'check': check_case, 'time': time_case}[task]
+    serve(
+        lambda: torch.ones(1, device=device).item(),
+        lambda job: run(device, Case(*job)),
+        jobs,
+        LONGEST_CASE,
+    )
 
 
 if __name__ == '__main__':

@@ -5,40 +5,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Generator
-from contextlib import closing
-from pathlib import Path
+from itertools import product
 
 import torch
 from filelock import FileLock
 
-from mmpola.kernels.check import (
-    DTYPES,
-    HEAD_DIMS,
-    NETWORK_HEAD_DIMS,
-    Case,
-    all_cases,
-    case_of,
-    row_of,
-)
-from mmpola.kernels.child_processes import Row, share, started
+from mmpola.kernels.check import CHECKED, DTYPES, HEAD_DIMS, all_cases
+from mmpola.kernels.children import run_jobs
 from mmpola.kernels.record import (
+    Case,
+    Results,
     float32_name,
     read_record,
-    record_key,
     record_path,
-    rows_by_case,
+    write_record,
 )
 from mmpola.ops import triton as triton_backend
 
 COMMAND = (sys.executable, '-m', 'mmpola.kernels.check')
 """The child process."""
 
-LONGEST_CASE = 300.0
-"""Seconds after which a process that says nothing is ended; it may share its core with others."""
+NETWORK_HEAD_DIMS = (32, 64)
+"""Head dimensions of the published networks that the kernels support."""
 
 MOST_CHILDREN = 12
 BYTES_PER_CHILD = 2**31
@@ -58,7 +48,7 @@ def ensure_checked(dtype: str) -> None:
         return
     dtypes = {dtype}
     if dtype == 'float32':
-        dtypes.add(float32_name(triton_backend.product_precision(torch.float32)))
+        dtypes.add(float32_name())
     cases = [
         case for case in all_cases() if case.head_dim in NETWORK_HEAD_DIMS and case.dtype in dtypes
     ]
@@ -78,10 +68,10 @@ def different_gpus() -> list[torch.device]:
     return list(devices.values())
 
 
-def check_gpu(device: torch.device, cases: list[Case], again: bool = False) -> list[Row]:
-    """Check the cases that the record of a GPU lacks, and return the record.
+def check_gpu(device: torch.device, cases: list[Case], again: bool = False) -> Results:
+    """Check the cases that the record of a GPU lacks, and return the record with them.
 
-    The record is written after each case: a check that is interrupted goes on where it was.
+    What an interrupted check has found is kept.
 
     Args:
         device: the GPU.
@@ -90,62 +80,46 @@ def check_gpu(device: torch.device, cases: list[Case], again: bool = False) -> l
 
     Raises:
         OSError: the record cannot be written.
-        RuntimeError: no child process can start, or somebody has stopped them.
+        RuntimeError: no child process can start, or somebody has stopped one.
     """
-    key = record_key(device)
-    recorded = read_record(key) or []
-    if not again and set(cases) <= {case_of(row) for row in recorded}:
-        return recorded  # also where the cache folder cannot be written
-    path = record_path(key)
+    results = read_record(device)
+    if not again and all(str(case) in results for case in cases):
+        return results  # also where the cache folder cannot be written
+    path = record_path(device)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix('.lock')):
-        rows = {case_of(row): row for row in read_record(key) or []}
-        wanted = [case for case in cases if again or case not in rows]
+        results = read_record(device)
+        wanted = [case for case in cases if again or str(case) not in results]
         if wanted:
-            print(f'checking {len(wanted)} kernels on {key["gpu"]}, once', flush=True)
-        with closing(run_check(device, wanted)) as found:
-            for row in found:
-                rows[case_of(row)] = row
-                write_record(path, key, list(rows.values()))
-    return list(rows.values())
+            name = torch.cuda.get_device_name(device)
+            print(
+                f'checking {len(wanted)} kernels on {name}, once: this may take minutes', flush=True
+            )
+            try:
+                run_check(device, wanted, results)
+            finally:
+                write_record(device, results)
+    return results
 
 
-def write_record(path: Path, key: dict[str, str], rows: list[Row]) -> None:
-    """Replace the file of a record; `backend='auto'` follows it from now on."""
-    partial = path.with_suffix('.partial')
-    partial.write_text(json.dumps({'key': key, 'rows': rows}, indent=1) + '\n')
-    partial.replace(path)
-    rows_by_case.cache_clear()
+def run_check(device: torch.device, cases: list[Case], results: Results) -> None:
+    """Check and time cases in child processes, and enter each result once it is known.
 
-
-def run_check(
-    device: torch.device, cases: list[Case], is_tiny: bool = False
-) -> Generator[Row, None, None]:
-    """Check and time cases in child processes; yield the row of each once it is known.
-
-    Most of a check is compilation: the children share the checks, then one of them times the cases
-    that are right, alone on the GPU. What networks need is finished before the others begin.
+    Most of a check is compilation: the children share the checks, then one process times the cases
+    that are right, while nothing else runs on the GPU.
 
     Raises:
-        RuntimeError: no process can start, or somebody has stopped them.
+        RuntimeError: no process can start, or somebody has stopped one.
     """
-    if not cases:
-        return
-    command = [*COMMAND, '--device', str(device)]
-    if is_tiny:
-        command.append('--tiny')
-    count = min(number_of_children(device), len(cases))
-    with started(command, count, LONGEST_CASE) as children:
-        for of_networks in (True, False):
-            group = [row_of(case) for case in cases if case.is_of_networks == of_networks]
-            right = []
-            for row in share('check kernels', group, children):
-                if row['failure']:
-                    yield row
-                else:
-                    right.append(row)
-            right.sort(key=group.index)
-            yield from share('time kernels', right, children[:1])
+    command = [*COMMAND, str(device)]
+    right = []
+    for case, found in run_jobs([*command, 'check'], cases, number_of_children(device)):
+        if found['failure']:
+            results[str(case)] = {'failure': found['failure'], 'speedup': {}}
+        else:
+            right.append(case)
+    for case, found in run_jobs([*command, 'time'], right):
+        results[str(case)] = {'failure': '', 'speedup': {}} | found
 
 
 def number_of_children(device: torch.device, bytes_per_child: int = BYTES_PER_CHILD) -> int:
@@ -154,35 +128,28 @@ def number_of_children(device: torch.device, bytes_per_child: int = BYTES_PER_CH
     return max(1, min(MOST_CHILDREN, len(os.sched_getaffinity(0)), memory // bytes_per_child))
 
 
-def table(rows: list[Row]) -> str:
+def table(results: Results) -> str:
     """Return the record as text: for each operator and head dimension, a column per dtype.
 
     A cell says how much faster than plain PyTorch a training step of the operator is, for the
     shorter and for the longer sequence, or that the kernels are wrong; failures follow below.
     """
-    by_case = {(row['operator'], row['head_dim'], row['dtype']): row for row in rows}
-    operators = list(dict.fromkeys(row['operator'] for row in rows))
-    lines = [f'{"operator":<14}{"D":>3}' + ''.join(f'{name:>18}' for name in DTYPES)]
-    for operator in operators:
-        for head_dim in HEAD_DIMS:
-            line = f'{operator:<14}{head_dim:>3}'
-            for dtype in DTYPES:
-                line += f'{cell(by_case.get((operator, head_dim, dtype))):>18}'
-            lines.append(line)
-    for row in rows:
-        if row['failure']:
-            case = f'{row["operator"]}, D={row["head_dim"]}, {row["dtype"]}'
-            lines.append(f'{case}: {row["failure"]}')
+    lines = [f'{"operator":<14}{"D":>3}' + ''.join(f'{dtype:>18}' for dtype in DTYPES)]
+    for operator, head_dim in product(CHECKED, HEAD_DIMS):
+        line = f'{operator:<14}{head_dim:>3}'
+        for dtype in DTYPES:
+            result = results.get(str(Case(operator, head_dim, dtype)))
+            text = ''
+            if result is not None:
+                speedup = result['speedup'].values()
+                text = ' / '.join(f'{factor:.1f}' for factor in speedup)
+                if result['failure']:
+                    text = 'failed'
+                elif min(speedup) <= 1:
+                    text += ' (off)'
+            line += f'{text:>18}'
+        lines.append(line)
+    for case, result in results.items():
+        if result['failure']:
+            lines.append(f'{case}: {result["failure"]}')
     return '\n'.join(lines)
-
-
-def cell(row: Row | None) -> str:
-    """Return the cell of a row."""
-    if row is None:
-        return ''
-    if row['failure']:
-        return 'failed'
-    times = ' / '.join(f'{value:.1f}' for value in row['speedup'].values())
-    if min(row['speedup'].values()) <= 1:
-        return f'{times} (off)'
-    return times

@@ -1,7 +1,7 @@
 """Where the kernels of the backend `triton` are right and faster: the record of `mmpola gpu`.
 
 `backend='auto'` follows it. A record belongs to a model of GPU, the versions of torch and triton,
-and the source of the kernels: any other record is ignored.
+and the source of the kernels: the name of its file says which.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from functools import cache
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,6 +22,9 @@ from mmpola.files import cache_folder
 from mmpola.ops import triton as triton_backend
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.triton import block_of, product_precision
+
+Results = dict[str, dict[str, Any]]
+"""Case as text -> {'failure': '' or what is wrong, 'speedup': {tokens: times as fast}}."""
 
 UNCHECKED = (
     'the fused kernels have not been checked on this GPU: `mmpola gpu` checks them and switches '
@@ -31,23 +34,36 @@ UNCHECKED = (
 PADDED_HEAD_DIM = 40
 """The checked head dimension that does not fill its block of channels."""
 
-MEASURED_TOKENS = (784, 16700)
-"""Lengths at which the kernels are timed: 28 x 28 tokens, and stage 2 of an image of 800 x 1333."""
-
-SHIPPED = Path(__file__).resolve().parent / 'records'
-"""Records of GPUs on which we ran the check ourselves."""
-
 _logged: set[str] = set()
 
 
-def record_key(device: torch.device) -> dict[str, str]:
-    """Return what a record of a GPU is valid for."""
-    return {
-        'gpu': torch.cuda.get_device_name(device),
-        'torch': torch.__version__,
-        'triton': importlib.metadata.version('triton'),
-        'kernels': kernels_hash(),
-    }
+class Case(NamedTuple):
+    """What is checked and timed by itself.
+
+    Args:
+        operator: 'power', 'exp', 'rotary' or 'mix_and_gate'.
+        head_dim: D, channels of a head.
+        dtype: of the tokens, such as 'float16', or 'float32 in tf32'.
+    """
+
+    operator: str
+    head_dim: int
+    dtype: str
+
+    def __str__(self) -> str:
+        return f'{self.operator}, {self.dtype}, D={self.head_dim}'
+
+
+def record_path(device: torch.device) -> Path:
+    """Return the file of the record of a GPU, which may not exist; its name says what it is for."""
+    parts = [
+        torch.cuda.get_device_name(device),
+        f'torch-{torch.__version__}',
+        f'triton-{importlib.metadata.version("triton")}',
+        kernels_hash(),
+    ]
+    name = re.sub(r'[^\w.+-]+', '-', '-'.join(parts))
+    return cache_folder() / 'kernels' / f'{name}.json'
 
 
 @cache
@@ -59,43 +75,27 @@ def kernels_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def record_path(key: dict[str, str], folder: Path | None = None) -> Path:
-    """Return the file of a record, which may not exist; None: in the cache folder."""
-    if folder is None:
-        folder = cache_folder() / 'kernels'
-    gpu = re.sub(r'[^\w.-]+', '-', key['gpu'])
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
-    return folder / f'{gpu}-{digest}.json'
+def read_record(device: torch.device) -> Results:
+    """Return the results of the record of a GPU; none without a record, or if it is damaged."""
+    try:
+        return dict(json.loads(record_path(device).read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
-def read_record(key: dict[str, str]) -> list[dict[str, Any]] | None:
-    """Return the rows of a GPU's record; None if there is none, or it is damaged."""
-    for folder in (None, SHIPPED):
-        try:
-            content = json.loads(record_path(key, folder).read_text())
-        except (OSError, ValueError, RecursionError):
-            continue
-        if not isinstance(content, dict) or content.get('key') != key:
-            continue
-        rows = content.get('rows')
-        if isinstance(rows, list) and all(is_row(row) for row in rows):
-            return rows
-    return None
+def write_record(device: torch.device, results: Results) -> None:
+    """Replace the record of a GPU at once; `backend='auto'` follows it from now on."""
+    path = record_path(device)
+    partial = path.with_name(f'{path.name}.partial')
+    partial.write_text(f'{json.dumps(results, indent=1)}\n')
+    partial.replace(path)
+    results_on.cache_clear()
 
 
-def is_row(row: Any) -> bool:
-    """Whether a row of a record has every value that is read, of its type."""
-    if not isinstance(row, dict):
-        return False
-    texts = (row.get('operator'), row.get('dtype'), row.get('failure'))
-    if type(row.get('head_dim')) is not int or not all(isinstance(text, str) for text in texts):
-        return False
-    if row['failure']:
-        return True  # kernels that are wrong are not timed
-    speedup = row.get('speedup')
-    if not isinstance(speedup, dict) or not speedup:
-        return False
-    return all(isinstance(ratio, (int, float)) for ratio in speedup.values())
+@cache
+def results_on(device: torch.device) -> Results:
+    """Return the results of the record of a GPU, which is read once."""
+    return read_record(device)
 
 
 def distrusted(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
@@ -117,44 +117,32 @@ def distrusted(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
 @torch.compiler.assume_constant_result
 def _distrusted(operator: str, dim: int, dtype: torch.dtype, device: torch.device) -> str:
     """Return why not, or ''; a constant for a compiler that traces the caller."""
-    rows = rows_by_case(device)
-    if rows is None:
+    results = results_on(device)
+    if not results:
         return UNCHECKED
     dtype_name = str(dtype).removeprefix('torch.')
     if operator != 'mix_and_gate' and dtype == torch.float32:
-        dtype_name = float32_name(product_precision(dtype))
+        dtype_name = float32_name()
     dims = [block_of(dim)]
     if dim != dims[0]:
         dims.append(PADDED_HEAD_DIM)
     for checked in dims:
-        row = rows.get((operator, checked, dtype_name))
-        case = f'{operator}, {dtype_name}, D={checked}'
-        if row is None:
+        case = str(Case(operator, checked, dtype_name))
+        if case not in results:
             return f'{case}: not in the record of this GPU, see `mmpola gpu`'
-        if row['failure']:
-            return f'{case}: {row["failure"]}'
-        if min(row['speedup'].values()) <= 1:
+        result = results[case]
+        if result['failure']:
+            return f'{case}: {result["failure"]}'
+        if min(result['speedup'].values()) <= 1:
             return f'{case}: not faster than plain PyTorch on this GPU'
     return ''
 
 
-def float32_name(precision: str) -> str:
-    """Return the name of float32 in the record, by the precision of its products."""
-    if precision == 'tf32':
+def float32_name() -> str:
+    """Return the name of float32 in the record, by torch's switch for the precision of products."""
+    if product_precision(torch.float32) == 'tf32':
         return 'float32 in tf32'
     return 'float32'
-
-
-@cache
-def rows_by_case(device: torch.device) -> dict[tuple[str, int, str], dict[str, Any]] | None:
-    """Return the record's rows by operator, head dimension and dtype; None without a record."""
-    rows = read_record(record_key(device))
-    if rows is None:
-        return None
-    by_case = {}
-    for row in rows:
-        by_case[row['operator'], row['head_dim'], row['dtype']] = row
-    return by_case
 
 
 @torch.compiler.assume_constant_result

@@ -1,11 +1,13 @@
 """The check of the kernels: it finds wrong ones, and times both operators."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from mmpola.kernels import check
 from mmpola.kernels.check import Case
-from mmpola.kernels.record import MEASURED_TOKENS
+from mmpola.ops.chunked import polarity_attention_chunked
 
 
 def unwritten(right):
@@ -42,38 +44,76 @@ def test_a_check_finds_kernels_that_are(kernels, failure, monkeypatch):
     assert row['failure'].startswith(failure) if failure else row['failure'] == ''
 
 
+SMALL = {'batch': 1, 'heads': 1, 'queries': 20, 'keys': 20, 'grid': (1, 9)}
+
+
+def small(arguments):
+    """The arguments of a problem with sizes for Triton's interpreter."""
+    return {name: SMALL.get(name, value) for name, value in arguments.items()}
+
+
 @pytest.mark.kernels
 @pytest.mark.parametrize('operator', check.CHECKED)
-def test_the_kernels_pass(operator):
+def test_the_kernels_pass(operator, monkeypatch):
     """In Triton's interpreter on the CPU, or on a GPU."""
-    is_interpreted = not torch.cuda.is_available()
-    device = torch.device('cpu' if is_interpreted else 'cuda')
-    row = check.row_of(Case(operator, 16, 'float16'))
-    for task in check.TASKS:
-        row = check.run_task(task, device, row, is_interpreted)
-        assert row['failure'] == ''
-    assert list(row['speedup']) == [str(tokens) for tokens in MEASURED_TOKENS]
-    assert min(row['speedup'].values()) > 0
+    device = torch.device('cuda')
+    if not torch.cuda.is_available():
+        device = torch.device('cpu')
+        problems = [small(arguments) for arguments in check.CHECKED[operator]]
+        monkeypatch.setitem(check.CHECKED, operator, problems)
+        monkeypatch.setattr(check, 'TIMED', dict.fromkeys(check.TIMED, SMALL))
+        monkeypatch.setattr(check, 'TIMED_CHANNELS', 1)
+        monkeypatch.setattr(check, 'median_milliseconds', lambda step: 2.0 if step() else 0.0)
+    case = Case(operator, 16, 'float16')
+    assert check.check_case(device, case) == {'failure': ''}
+    found = check.time_case(device, case)
+    assert found.keys() == {'speedup'}
+    assert list(found['speedup']) == ['784', '16700']
+    assert min(found['speedup'].values()) > 0
 
 
-def test_a_case_that_raises_is_a_row(monkeypatch):
-    def fail(*arguments):
-        raise ValueError('no such instruction\nof this GPU')
+def test_the_speedup_is_the_time_of_plain_pytorch_over_that_of_the_kernels(monkeypatch):
+    """Numbers are drawn before: a GPU would wait for them, and the speedup would be nearly 1."""
+    problem = check.draw(torch.device('cpu'), torch.float16, 16, small(check.CHECKED['exp'][0]))
+    drawn = []
 
-    monkeypatch.setattr(check, 'check', fail)
-    row = check.row_of(Case('exp', 32, 'bfloat16'))
-    row = check.run_task('check kernels', torch.device('cpu'), row, True)
-    assert row['failure'] == 'ValueError: no such instruction'
-    assert row['speedup'] == {}
+    def draw(device, dtype, dim, arguments):
+        drawn.append(arguments)
+        return replace(problem, kernels=lambda inputs: slow(inputs, 'kernels'))
+
+    def slow(inputs, name):
+        steps.append(name)
+        return problem.plain(inputs)
+
+    def time(step):
+        monkeypatch.setattr(torch, 'randn', lambda *size, **options: pytest.fail('drawn'))
+        steps.clear()
+        step()
+        return 2.0 if steps else 6.0
+
+    steps = []
+    monkeypatch.setattr(check, 'draw', draw)
+    monkeypatch.setattr(check, 'median_milliseconds', time)
+    found = check.time_case(torch.device('cpu'), Case('exp', 64, 'float16'))
+    assert found == {'speedup': {'784': 3.0, '16700': 3.0}}
+    assert [(x['batch'], x['heads'], x['queries'], x['keys']) for x in drawn] == [
+        (32, 4, 784, 784),
+        (2, 4, 16700, 16700),
+    ]
 
 
-@pytest.mark.parametrize('operator', ['power', 'mix_and_gate'])
-def test_a_timed_step_draws_no_numbers(operator, monkeypatch):
-    """A GPU would wait for them, and the speedup would be nearly 1."""
-    device = torch.device('cpu')
-    arguments = check.CHECKED[operator][0]
-    sizes = check.sizes_of(arguments, is_tiny=True)
-    problem = check.draw(device, torch.float32, 16, arguments | sizes)
-    monkeypatch.setattr(torch, 'randn', lambda *size, **options: pytest.fail('drawn'))
-    _, plain = check.functions_of(arguments)
-    assert check.time_step(plain, problem, device) > 0
+def test_a_wrong_kernel_is_a_failure_of_its_case(monkeypatch):
+    monkeypatch.setattr(
+        check, 'polarity_attention_triton', lambda inputs: 1.1 * polarity_attention_chunked(inputs)
+    )
+    problems = [small(arguments) for arguments in check.CHECKED['power']]
+    monkeypatch.setitem(check.CHECKED, 'power', problems)
+    found = check.check_case(torch.device('cpu'), Case('power', 16, 'float32'))
+    assert found['failure'].startswith('the error of the output is')
+
+
+def test_a_complete_record_has_every_case_once():
+    cases = check.all_cases()
+    assert len(cases) == len(set(cases)) == 60
+    assert {case.operator for case in cases} == {'power', 'exp', 'rotary', 'mix_and_gate'}
+    assert sum(case.head_dim in (32, 64) and case.dtype == 'float16' for case in cases) == 8

@@ -2,7 +2,6 @@
 CPU.
 """
 
-import json
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,16 +21,14 @@ from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import mix_and_gate_reference
 
 GRID = (3, 4)
+DEVICE = torch.device('cpu')
 
 
-def rows(**changed):
-    """A record in which all kernels are right and twice as fast, but for what is changed."""
-    found = []
-    for case in all_cases():
-        row = {'operator': case.operator, 'head_dim': case.head_dim, 'dtype': case.dtype}
-        row |= {'failure': '', 'speedup': {'784': 2.0, '16700': 2.0}}
-        found.append(row | changed)
-    return found
+def right_results():
+    """A record in which all kernels are right and twice as fast."""
+    return {
+        str(case): {'failure': '', 'speedup': {'784': 2.0, '16700': 2.0}} for case in all_cases()
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -40,17 +37,16 @@ def _gpu(monkeypatch, tmp_path):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device: 'Some GPU/80GB')
     monkeypatch.setattr(record, '_logged', set())
-    cached = record.rows_by_case
+    cached = record.results_on
     cached.cache_clear()
     yield
     cached.cache_clear()
 
 
-def write_record(found, **key):
-    key = record.record_key(torch.device('cpu')) | key
-    path = record.record_path(key)
+def write_record(results):
+    path = record.record_path(DEVICE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({'key': key, 'rows': found}))
+    record.write_record(DEVICE, results)
     return path
 
 
@@ -97,7 +93,7 @@ def mix(dtype=torch.float32, dim=16):
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16])
 def test_kernels_that_are_right_and_faster_are_used(operator, dtype, monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
-    write_record(rows())
+    write_record(right_results())
     operator(dtype)
     operator(dtype, dim=24)
     assert kernels.runs == 2
@@ -114,49 +110,41 @@ def test_without_a_record_there_is_one_line(monkeypatch, caplog):
     assert logged.message == f"backend='auto' does not use 'fast': {record.UNCHECKED}"
 
 
-@pytest.mark.parametrize('part', ['gpu', 'torch', 'triton', 'kernels'])
-def test_a_record_of_something_else_is_ignored(part, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ('holder', 'name', 'value'),
+    [
+        (torch.cuda, 'get_device_name', lambda device: 'Some GPU/40GB'),
+        (torch, '__version__', '2.99.0'),
+        (record.importlib.metadata, 'version', lambda package: '9.9'),
+        (record, 'kernels_hash', lambda: 'other kernels'),
+    ],
+    ids=['gpu', 'torch', 'triton', 'kernels'],
+)
+def test_a_record_of_something_else_is_ignored(holder, name, value, monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
-    write_record(rows(), **{part: 'another'})
-    attend()
+    write_record(right_results())
+    with monkeypatch.context() as changed:
+        changed.setattr(holder, name, value)
+        attend()
     assert kernels.runs == 0
     assert record.UNCHECKED in caplog.text
 
 
-@pytest.mark.parametrize('content', ['', '{"key": ', '[]', '{"key": {}, "rows": []}'])
+def test_other_source_of_the_kernels_has_another_hash(monkeypatch, tmp_path):
+    source = tmp_path / 'power.py'
+    monkeypatch.setattr(triton_backend, '__file__', str(source))
+    hashes = set()
+    for text in ('x = 1', 'x = 2', 'x = 1'):
+        source.write_text(text)
+        hashes.add(record.kernels_hash.__wrapped__())
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize('content', ['', '{"power, ', '[1]', 'null'])
 def test_a_damaged_record_is_none(content, monkeypatch):
     kernels = Kernels(monkeypatch)
-    write_record(rows()).write_text(content)
+    write_record(right_results()).write_text(content)
     attend()
-    assert kernels.runs == 0
-
-
-@pytest.mark.parametrize(
-    'row',
-    [
-        None,
-        {},
-        {**rows()[0], 'head_dim': [16]},
-        {**rows()[0], 'dtype': None},
-        {**rows()[0], 'failure': None},
-        {**rows()[0], 'speedup': {}},
-        {**rows()[0], 'speedup': {'784': 'fast'}},
-    ],
-)
-def test_a_record_with_a_malformed_row_is_none(row, monkeypatch):
-    kernels = Kernels(monkeypatch)
-    write_record([row, *rows()[1:]])
-    attend()
-    mix()
-    assert kernels.runs == 0
-
-
-def test_a_record_whose_rows_are_no_list_is_none(monkeypatch):
-    kernels = Kernels(monkeypatch)
-    for found in (None, {}, 3):
-        write_record(found)
-        record.rows_by_case.cache_clear()
-        attend()
     assert kernels.runs == 0
 
 
@@ -169,11 +157,11 @@ def test_a_record_whose_rows_are_no_list_is_none(monkeypatch):
 )
 def test_kernels_that_are_wrong_or_slower_are_not_used(changed, reason, monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
-    found = rows()
-    for row in found:
-        if row['operator'] == 'power' and row['dtype'] == 'float16':
-            row.update(changed)
-    write_record(found)
+    results = right_results()
+    for case, result in results.items():
+        if case.startswith('power, float16'):
+            result.update(changed)
+    write_record(results)
     attend(torch.float16)
     assert kernels.runs == 0
     (message,) = caplog.messages
@@ -183,18 +171,16 @@ def test_kernels_that_are_wrong_or_slower_are_not_used(changed, reason, monkeypa
     assert kernels.runs == 2
 
 
-def test_every_kind_of_call_has_its_row(monkeypatch):
-    """Operator, head dimension, padding and precision of the products select the row."""
-    write_record(rows())
+def test_every_kind_of_call_has_its_result(monkeypatch):
+    """Operator, head dimension, padding and precision of the products select the result."""
     asked = []
-    right = record.rows_by_case(torch.device('cpu'))
 
     class Asked(dict):
-        def get(self, case):
+        def __getitem__(self, case):
             asked.append(case)
-            return right[case]
+            return super().__getitem__(case)
 
-    monkeypatch.setattr(record, 'rows_by_case', lambda device: Asked())
+    monkeypatch.setattr(record, 'results_on', lambda device: Asked(right_results()))
     Kernels(monkeypatch)
     attend()
     attend(dim=24)
@@ -204,13 +190,13 @@ def test_every_kind_of_call_has_its_row(monkeypatch):
     attend()
     mix()
     assert asked == [
-        ('power', 16, 'float32'),
-        ('power', 32, 'float32'),
-        ('power', 40, 'float32'),
-        ('rotary', 16, 'float16'),
-        ('mix_and_gate', 64, 'float32'),
-        ('power', 16, 'float32 in tf32'),
-        ('mix_and_gate', 16, 'float32'),
+        'power, float32, D=16',
+        'power, float32, D=32',
+        'power, float32, D=40',
+        'rotary, float16, D=16',
+        'mix_and_gate, float32, D=64',
+        'power, float32 in tf32, D=16',
+        'mix_and_gate, float32, D=16',
     ]
 
 
@@ -219,7 +205,7 @@ def test_every_kind_of_call_has_its_row(monkeypatch):
 def test_a_compiled_caller_follows_the_record(has_record, dynamic, monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
     if has_record:
-        write_record(rows())
+        write_record(right_results())
 
     def run(q, power):
         return polarity_attention(q, q, q, PowerMap(power))
@@ -240,7 +226,7 @@ def test_a_compiled_caller_follows_the_record(has_record, dynamic, monkeypatch, 
 
 def test_vmap_checkpointing_and_counting_follow_the_record(monkeypatch):
     kernels = Kernels(monkeypatch)
-    write_record(rows())
+    write_record(right_results())
     q = torch.randn(3, 1, 12, 2, 16, requires_grad=True)
     power = torch.full((2, 16), 2.0)
 
@@ -262,7 +248,7 @@ def test_vmap_checkpointing_and_counting_follow_the_record(monkeypatch):
 def test_a_captured_call_asks_nothing_of_the_gpu(monkeypatch):
     """The record is read without a launch, so also while a CUDA graph is captured."""
     kernels = Kernels(monkeypatch)
-    write_record(rows())
+    write_record(right_results())
     monkeypatch.setattr(torch.cuda, 'synchronize', lambda *args: pytest.fail('synchronised'))
     monkeypatch.setattr(torch.cuda, 'is_current_stream_capturing', lambda: True)
     attend()
@@ -287,8 +273,7 @@ def test_two_backends_of_one_device_are_asked_in_their_order(monkeypatch):
     q = torch.randn(1, 12, 2, 16)
     inputs = AttentionInputs(q, q, q, PowerMap(torch.full((2, 16), 2.0)), None, None, 1e-6)
     assert api.choose_backend('auto', inputs, q.device) is second
-    write_record(rows())
-    record.rows_by_case.cache_clear()
+    write_record(right_results())
     assert api.choose_backend('auto', inputs, q.device) is first
 
 

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from triton.runtime.jit import KernelInterface
 
 from mmpola.backbones import PolaFormerPP, PolaPVT
-from mmpola.kernels.comparison import attention_problem, mix_and_gate_problem
+from mmpola.kernels.check import attention_problem, mix_and_gate_problem
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.inputs import MixAndGateInputs
 from mmpola.ops.triton import functions, passes, power

@@ -32,17 +32,19 @@ CHILD = """
 import json, os, signal, sys
 from pathlib import Path
 
-print('{{"ready": true}}', flush=True)
-for line in sys.stdin:
-    task, job = json.loads(line)
-    row = job['row']
+task, mode, jobs = sys.argv[1:]
+print('ready', flush=True)
+for job in json.loads(jobs):
+    row = job.get('row', job)
     with Path({log!r}).open('a') as file:
-        file.write(json.dumps([task, row, job['variant']]) + '\\n')
+        file.write(json.dumps([task, row, job.get('variant')]) + '\\n')
+    result = {{}}
+    if not task.startswith('compile'):
+        result['failure'] = ''
     if task.startswith('time'):
-        job['row'] = row | {{'ours, ms': 1.0, 'not compiled': job['failures']}}
+        result |= {{'ours, ms': 1.0, 'not compiled': job['failures']}}
 {fault}
-    print('some warning')
-    print(json.dumps(job), flush=True)
+    print(json.dumps(result), flush=True)
 """
 
 
@@ -82,18 +84,18 @@ def test_what_a_user_waits_for_is_measured_first(child, tmp_path):
         group = (task.split()[0], row['pass'], row['mode'], row['dtype'])
         if group not in groups:
             groups.append(group)
-    assert groups == [
+    assert groups[:4] == [
         ('time', 'training step', 'eager', 'float16'),
         ('time', 'training step', 'eager', 'bfloat16'),
-        ('compile', 'training step', 'compiled', 'float16'),
-        ('time', 'training step', 'compiled', 'float16'),
-        ('compile', 'training step', 'compiled', 'bfloat16'),
-        ('time', 'training step', 'compiled', 'bfloat16'),
         ('time', 'inference', 'eager', 'float16'),
         ('time', 'inference', 'eager', 'bfloat16'),
-        ('compile', 'inference', 'compiled', 'float16'),
+    ]
+    timed = [group for group in groups[4:] if group[0] == 'time']
+    assert groups[-4:] == timed
+    assert timed == [
+        ('time', 'training step', 'compiled', 'float16'),
+        ('time', 'training step', 'compiled', 'bfloat16'),
         ('time', 'inference', 'compiled', 'float16'),
-        ('compile', 'inference', 'compiled', 'bfloat16'),
         ('time', 'inference', 'compiled', 'bfloat16'),
     ]
     assert len(record['networks']) == 32
@@ -150,7 +152,7 @@ def test_a_variant_that_cannot_be_compiled_is_left_out(child, tmp_path):
 
 
 def test_a_sweep_compiles_every_launch_and_reports_the_fastest(child, tmp_path):
-    child("if task == 'time launches':\n    job['row']['step, ms'] = float(len(row['kernel']))")
+    child("if task == 'time launches':\n    result['step, ms'] = float(len(row['kernel']))")
     args = Namespace(only=None, sweep=('power', '32'), dry_run=True)
     rows = main.measure_all(args, tmp_path, KEY)['launches power 32']
     assert [row['today'] for row in rows] == ['yes', ''] * 4
