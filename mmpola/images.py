@@ -41,7 +41,7 @@ class FolderImages(NamedTuple):
 
     Attributes:
         paths: the images, by their suffix in capitals or not, in the order of their names.
-        left_out: other files, except those of `NO_IMAGES`.
+        left_out: other files, except with a suffix in `NO_IMAGES`.
         repeated: folders that links lead to again, whose images are listed once, and where.
     """
 
@@ -353,7 +353,7 @@ def inputs_as_rgb(inputs: Tensor, preprocessor: Any, dataset: Any) -> list[NDArr
 
 
 def class_colours(palette: Any, number: int) -> list[tuple[int, int, int]] | None:
-    """Return a colour per class: those of the data set if it has enough of them."""
+    """Return a colour per class: from the palette of the data set if it is long enough."""
     if isinstance(palette, (list, tuple)) and len(palette) >= number:
         return [tuple(colour) for colour in palette]
     colours = []

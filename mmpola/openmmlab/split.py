@@ -65,7 +65,7 @@ def divide(
     """Divide names: each share at least one photograph, and one at least for 'train'.
 
     Args:
-        names: different names; those of one photograph stay together, see `photograph`.
+        names: different names; versions of one photograph stay together, see `photograph`.
         shares: see `split_images`.
         source: what an error names.
 

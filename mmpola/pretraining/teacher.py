@@ -218,12 +218,12 @@ class Distillation:
     """The loss of a student that learns a teacher's logits.
 
     Args:
-        teacher: arguments of `Teacher`, those of its model among them: dict(type=…, …).
+        teacher: arguments of `Teacher`, including its model: dict(type=…, …).
         kind: 'soft': the Kullback-Leibler divergence from the teacher's to the student's
             probabilities, times temperature^2; 'hard': cross entropy with the teacher's best class.
         temperature: logits are divided by it; for 'soft' only.
-        weight: of this loss, in (0, 1]; that of the labels is 1 - weight. With 1 no labels are
-            needed.
+        weight: of this loss, in (0, 1]; the loss of the labels has 1 - weight. With 1 no labels
+            are needed.
 
     Raises:
         ValueError: an argument is out of range; the message names it.

@@ -45,8 +45,8 @@ def validate_config(cfg: Config) -> nn.Module:
 def build_model(cfg: Config) -> nn.Module:
     """Build the config's model on the CPU, as MMEngine's Runner does.
 
-    The config and the state of torch's generator stay as they are. Weights are those of the
-    constructors: no file is read.
+    The config and the state of torch's generator stay as they are. The constructors draw the
+    weights: no file is read.
 
     Raises:
         UsageError: it cannot be built; the message is one line with the error of the constructor.

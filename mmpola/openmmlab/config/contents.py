@@ -93,7 +93,7 @@ def predicted_classes(model: Any) -> list[tuple[str, int]]:
 def class_count_problems(
     predicted: Iterable[tuple[str, int]], classes: Sequence[str], source: str
 ) -> list[str]:
-    """Describe every mismatch between the classes of a model and those of its data or weights.
+    """Describe every mismatch between the classes of a model and of its data or weights.
 
     Args:
         predicted: (config key, number of classes) of each classifier or head.

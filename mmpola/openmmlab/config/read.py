@@ -223,10 +223,10 @@ def check_work_dir(name: Any) -> None:
 
 
 def complete_types(cfg: Config) -> None:
-    """Let MMEngine find every type of a config in Python's own style, or as a run writes it.
+    """Make the types of pure-Python configs, and of dumped ones, resolvable.
 
-    Without a scope it gets that of its model's library: mmdet's and mmseg's classes build parts of
-    theirs by name, which MMEngine looks for in its own scope otherwise.
+    A config without a scope gets its model's library as scope: mmdet's and mmseg's classes build
+    their parts by name, and MMEngine would look for them in its own scope.
     """
     find_hidden_classes(cfg)
     model = cfg.get('model')
@@ -388,7 +388,7 @@ def draw_predictions(cfg: Config, folder: str) -> None:
 
     Raises:
         UsageError: the config has no hook or no visualizer to draw with, or there are several
-            processes, of which OpenMMLab's visualizers draw in the first only.
+            processes: OpenMMLab's visualizers draw in the first one only.
     """
     processes = place(cfg.launcher).processes
     if processes > 1:

@@ -88,7 +88,7 @@ class Detector(nn.Module):
 class DenseStage(nn.Module):
     """Maps of a neck -> what a dense head or RPN finds in an image of one size.
 
-    `maps` are those of any image of this size.
+    `maps` come from any image of this size.
     """
 
     def __init__(self, head: Any, size: tuple[int, ...], maps: Any) -> None:

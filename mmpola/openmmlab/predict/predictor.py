@@ -99,7 +99,7 @@ class Predictor:
         model: of the config, with the weights of the checkpoint, in eval mode, perhaps inside of a
             wrapper for test-time augmentation.
         reader: from `open_reader`.
-        checkpoint: has the class names; else they are those of the test data.
+        checkpoint: has the class names; else they come from the test data.
         threshold: score above which a detection is drawn; the results have all of them.
     """
 
@@ -226,7 +226,7 @@ def open_visualizer(cfg: Config, meta: dict[str, Any]) -> Any:
 
 
 def classifier_classes(cfg: Config, checkpoint: TrainingCheckpoint) -> tuple[str, ...]:
-    """Return a classifier's class names: the checkpoint's, else those of `class_source`.
+    """Return a classifier's class names: from the checkpoint, else from `class_source`.
 
     If nothing defines as many names as the classifier has classes, numbers take their place.
     """

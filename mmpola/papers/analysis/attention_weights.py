@@ -21,10 +21,10 @@ MAP_KINDS = ('same', 'opposite', 'both', 'linear', 'focused', 'softmax')
 """Kinds of weights that are drawn over the image; 'both' is the mean of the two streams."""
 
 WEIGHT_KINDS = (*MAP_KINDS, 'relu')
-"""All kinds: the layer's own weights, and those of other attention for the same q and k.
+"""All kinds: the layer's own weights, and other attention's weights for the same q and k.
 
 The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1
-('linear'), max(x, 0) ('relu') and those of `focused_features` ('focused').
+('linear'), max(x, 0) ('relu') and `focused_features` ('focused').
 """
 
 
@@ -54,7 +54,7 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
 def weight_factors(inputs: AttentionInputs) -> dict[str, tuple[Tensor, Tensor]]:
     """Compute two factors of the weights, queries @ keys^T, of every kind of linear attention.
 
-    The lines of both streams are those of `polarity_attention_reference`. With rotary tables their
+    Both streams are computed as in `polarity_attention_reference`. With rotary tables their
     factors are rotated, as in the operator's numerator (E10): weights may then be negative.
 
     Returns:

@@ -31,8 +31,8 @@ class Pathfinder(SequenceDataset):
     A sequence has the pixels row by row.
 
     Args:
-        root: folder with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files,
-            of which the release has one, are left out and named.
+        root: folder with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files
+            (the release has one) are left out and named.
         level: folder of the difficulty.
         split: 80, 10 and 10 % of the images, drawn with a fixed seed.
         cache: as in `SequenceDataset`.
@@ -165,8 +165,8 @@ class GreyCIFAR(SequenceDataset):
 def grey_values(pixels: Tokens) -> Tokens:
     """Return the grey values uint8 [...] of RGB pixels uint8 [..., 3].
 
-    They are those of TensorFlow's `rgb_to_grayscale`, from which Skyformer takes them: the weighted
-    mean in [0, 1] in float32, times 255.5, rounded down.
+    As TensorFlow's `rgb_to_grayscale`, which Skyformer uses: the weighted mean in [0, 1] in
+    float32, times 255.5, rounded down.
     """
     scaled = pixels * np.float32(1 / 255)
     weighted = scaled * GREY_WEIGHTS

@@ -62,7 +62,7 @@ class _TooLongError(Exception):
 def draw_tree(random: Random, limits: Limits) -> tuple[str, int] | None:
     """Draw a tree; return its text and its value, or None if it is too short or too long.
 
-    The text is that of the official files: `( ( ( [MAX 2 ) 9 ) ] )`. MED rounds down, SM is the sum
+    The text is as in the official files: `( ( ( [MAX 2 ) 9 ) ] )`. MED rounds down, SM is the sum
     modulo 10.
     """
     length = 0

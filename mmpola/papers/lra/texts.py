@@ -153,7 +153,7 @@ class ByteText(SequenceDataset):
 
 
 class Retrieval(SequenceDataset):
-    """Pairs of papers as bytes, of which one cites the other (class 1) or not.
+    """Pairs of papers as bytes: one cites the other (class 1) or not.
 
     Args:
         root: folder with `new_aan_pairs.{train,eval,test}.tsv`: label, two ids, two texts.
