@@ -33,7 +33,8 @@ class Stage(HasPositionTable):
     """The blocks at one resolution, after the down-sampling to it and its position table.
 
     Args:
-        blocks: modules with attention `attn`, called as block(x, layout), see `block_layouts`.
+        blocks: modules with attention `attn`, called as block(x, layout), where `block_layouts`
+            makes the layout.
         downsample: module that turns a map [B, C', h', w'] into a map [B, h, w, C]; None after the
             stem.
         grid: token grid (h, w) of the training images.
@@ -198,7 +199,7 @@ class Backbone(RenamesWeights):
 
     @classmethod
     def stage_count(cls, arch: str | dict[str, Any]) -> int:
-        """Return how many stages an `arch` has, of which `out_indices` selects some."""
+        """Return how many stages an `arch` has, also those that `out_indices` does not select."""
         return len(STRIDES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -330,7 +331,7 @@ class Backbone(RenamesWeights):
 
         Args:
             param_name: name of the parameter in the whole model.
-            prefix: beginning of the names of the backbone's parameters there, 'backbone.' say.
+            prefix: beginning of the names of the backbone's parameters there, such as 'backbone.'.
 
         Raises:
             ValueError: the name begins with `prefix` but is no name of a backbone.

@@ -1,6 +1,6 @@
 """The classification network: a backbone and the head it was published with, in plain PyTorch.
 
-Parameter names of the heads are those of the released weights.
+The heads name their parameters as the released weights do.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Classifier(ModelWithBackbone):
 
     Attributes:
         num_features: channels C of the last map.
-        head_hidden_size: channels F that `head` reads: C, or those of `proj`.
+        head_hidden_size: channels F that `head` reads: C, or the output channels of `proj`.
         global_pool: 'avg', the mean over tokens, or '' for none.
 
     Args:

@@ -100,7 +100,7 @@ def add_branch(
 
 
 class _AddBranch(Function):
-    """x + branch * gamma * kept, for gamma [C] and `kept` [B, 1, 1], of which one may be None."""
+    """x + branch * gamma * kept, for gamma [C] and `kept` [B, 1, 1]; one of the two may be None."""
 
     @staticmethod
     def forward(
@@ -120,7 +120,11 @@ class _AddBranch(Function):
         if needs_branch:
             if torch.is_grad_enabled():
                 scale = _scale(gamma, kept)  # for autograd the saved one is a constant
-            d_branch = _product(grad, scale, branch.dtype)
+            if torch.is_grad_enabled() or is_batched(grad):
+                d_branch = (grad * scale).to(branch.dtype)
+            else:  # in one pass
+                d_branch = torch.empty(grad.shape, device=grad.device, dtype=branch.dtype)
+                torch.mul(grad, scale, out=d_branch)
         d_gamma = None
         if needs_gamma:
             by_sample = (grad * branch).sum(1)  # [B, C]
@@ -140,11 +144,3 @@ def _scale(gamma: Tensor | None, kept: Tensor | None) -> Tensor:
     if kept is None:
         return gamma
     return gamma * kept
-
-
-def _product(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute x * y in a dtype, in one pass unless autograd records it or x is batched."""
-    if torch.is_grad_enabled() or is_batched(x):
-        return (x * y).to(dtype)
-    product = torch.empty(x.shape, device=x.device, dtype=dtype)
-    return torch.mul(x, y, out=product)

@@ -57,7 +57,7 @@ def check_gate_init(gate_init: Any, has_bias: bool) -> None:
 def draw_gate(projection: nn.Linear, dim: int, gate_init: str) -> None:
     """Start a gate, the last `dim` outputs of a projection, as one of GATE_INITS."""
     if gate_init == 'authors':
-        return  # also where quantisation, say, has replaced the projection
+        return  # before `weight` is read: quantisation may have replaced the projection
     with torch.no_grad():
         GATE_INITS[gate_init](projection.weight[-dim:])
         if gate_init == 'open':

@@ -1,4 +1,7 @@
-"""Softmax attention over all tokens: the `S` stages of Pola-PVT and PolaFormer++."""
+"""Softmax attention over all tokens: the `S` stages of Pola-PVT and PolaFormer++.
+
+PolaFormer++'s has rotary positions; the rotation of its queries and keys follows below.
+"""
 
 from __future__ import annotations
 

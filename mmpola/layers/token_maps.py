@@ -140,7 +140,7 @@ class HasPositionTable(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, *arguments: Any
     ) -> None:
-        """Resize a table with as many tokens on another grid, whose shape does not tell it."""
+        """Resize a table of another grid with as many tokens; its shape does not show the grid."""
         key = prefix + self.table_name
         own = getattr(self, self.table_name)
         given = state_dict.get(key)
@@ -153,7 +153,7 @@ class HasPositionTable(nn.Module):
 
 
 def fitting_grid(grid: Any, table: Tensor) -> Grid | None:
-    """Return a grid that a file names as (rows, columns) if it is that of a table, else None."""
+    """Return the (rows, columns) that a file gives for a table if they fit it, else None."""
     if grid is None or table.ndim != 3 or math.prod(grid) != table.shape[1]:
         return None
     return grid[0], grid[1]

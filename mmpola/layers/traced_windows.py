@@ -13,7 +13,7 @@ from mmpola.ops.tracing import cache_key
 
 
 def traced_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
-    """Return the windows of a map for what records the call, see `find_windows`."""
+    """Return the windows of a map for the exporter, compiler or tracer that records the call."""
     if is_exported():
         return ExportedWindows(x, grid, window_size, shift)
     if torch.compiler.is_compiling():

@@ -202,7 +202,7 @@ class Windows:
         return zeros.masked_fill(is_hidden, float('-inf'))
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Compute row and column, in the padded and rolled map, of all tokens, window by window.
+        """Compute the row and column of all tokens in the padded, rolled map, window by window.
 
         Returns:
             Two int64 tensors [windows * s*s].
@@ -238,7 +238,7 @@ class IndexedWindows(Windows):
     and dropped when they are joined.
 
     Attributes:
-        token: int64 [windows * s*s], the token at each place in the windows; at padding any token.
+        token: int64 [windows * s*s], the token at each place in the windows; any token at padding.
         place: int64 [N], the place of each token.
         padding: int64, the places of padding.
     """

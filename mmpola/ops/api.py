@@ -87,10 +87,11 @@ def mix_and_gate(
 
     Args:
         attended: o [B, N, H, D], float16, bfloat16, float32 or float64, any strides.
-        values: v [B, N, H, D], of a map in row-major order; dtype and device of `attended`.
+        values: v [B, N, H, D]; the tokens of a map are in row-major order; dtype and device of
+            `attended`.
         gate: g [B, N, C], C = H * D, dtype and device of `attended`.
-        weight: [C, 1, k, k], or [D, 1, k, k] shared by all heads, of a sequence [C, 1, k] or [D, 1,
-            k]; k odd; any of the dtypes above.
+        weight: [C, 1, k, k], or [D, 1, k, k] shared by all heads; for a sequence [C, 1, k] or
+            [D, 1, k]; k odd; any of the dtypes above.
         bias: one entry per channel of `weight`, or None.
         grid: (h, w) with h * w = N for a map, (N,) for a sequence; N may be 0.
         backend: 'auto' or the name of a backend, see `available_backends()`.
@@ -161,7 +162,7 @@ class Backend:
         polarity_attention: computes o [B, N, H, D], differentiable, in q's dtype.
         mix_and_gate: computes y [B, N, C], differentiable, in the dtype of `attended`.
         device_type: the device type on which 'auto' considers it; None: any.
-        distrusted: returns the reasons why 'auto' passes it by for inputs that it can handle.
+        distrusted: returns the reasons why 'auto' does not choose it for inputs that it can handle.
     """
 
     name: str
@@ -224,12 +225,12 @@ def check_backend_name(name: str) -> None:
 def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
     """Return the backend called `name`, or for 'auto' the first without a reason against it.
 
-    Each reason for which 'auto' passes a backend by is logged once per process.
+    Each reason why 'auto' does not choose a backend is logged once per process.
 
     Args:
-        name: of a backend, or 'auto'.
+        name: 'auto' or the name of a backend.
         inputs: arguments of the operator.
-        device: their device.
+        device: device of the arguments.
 
     Raises:
         ValueError: `name` is unknown.

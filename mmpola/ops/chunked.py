@@ -4,8 +4,8 @@ Only q, k, v, o and the small state are saved for the backward pass; features ex
 a time and are recomputed in the backward pass. Because a chunk fits into a CPU's cache, this is
 also faster there than computing the whole sequence at once.
 
-The feature maps have the two passes, `chunked_forward` and `chunked_backward`. Here are their place
-under autograd and what they share. Inside, tensors are [B, H, n, D] for the n tokens of a chunk.
+The two passes, `chunked_forward` and `chunked_backward`, are methods of the feature maps. This file
+calls them, under autograd if gradients are needed, and has what both backward passes share.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
 
 
 def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
-    """Compute o [B, N, H, D] in q's dtype; by the reference if the call is recorded.
+    """Compute o [B, N, H, D] in q's dtype.
 
-    So does a map of somebody else's that has only `attention`.
+    The reference computes it if something records the call (`is_recorded`), or if the feature map
+    has no chunked passes, as another author's may.
     """
     dtype = inputs.q.dtype
     with without_autocast(inputs.q.device):
@@ -150,7 +151,7 @@ def recorded_gradients(
         build_map: makes the feature map of its two tensors.
         rotary, eps: other arguments of the operator.
         grad: gradient of the output, [B, N, H, D].
-        needed: which gradients are needed; the others are None.
+        needed: which of the six gradients are needed; the others are None.
     """
     differentiable = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -174,14 +175,14 @@ def recorded_gradients(
 
 
 def chunk_size(q: Tensor) -> int:
-    """Return the number of tokens in a chunk, of queries q [B, N, H, D] as of keys."""
+    """Return how many tokens of q [B, N, H, D], or of the keys, make a chunk."""
     batch, _, heads, dim = q.shape
     budget = CHUNK_ELEMENTS.get(q.device.type, CHUNK_ELEMENTS['cuda'])
     return max(1, budget // max(1, batch * heads * 2 * dim))
 
 
 def add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    """Add a chunk's part to a total in place; None is 0."""
+    """Add the part of a chunk to the total in place; None stands for 0."""
     if part is None:
         return total
     if total is None:

@@ -95,7 +95,7 @@ class ExpMap(FeatureMap):
     def query_features(
         self, q: Tensor, shift: Tensor | None, eps: float
     ) -> tuple[tuple[Tensor, Tensor | float], tuple[Tensor, Tensor | float]]:
-        """Compute phi and epsilon of both streams, the same-signed one first, of q (E9, E13).
+        """Compute phi and epsilon of q for both streams, the same-signed one first (E9, E13).
 
         Returns:
             Two pairs of features [B, H, N, 2D] and epsilon, a number or [B, H, N, 1].
@@ -136,7 +136,7 @@ class ExpMap(FeatureMap):
     def chunked_forward(
         self, inputs: AttentionInputs, chunk: int
     ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        """Compute `FeatureMap.chunked_forward`, and shift, state and key mean."""
+        """Compute `FeatureMap.chunked_forward`; save shift, state and key mean."""
         q = inputs.q.transpose(1, 2)
         k = add_key_position(inputs).transpose(1, 2)
         v = inputs.v.transpose(1, 2)
@@ -320,7 +320,7 @@ def query_offset(halves: Tensor, size: Tensor, shift: Tensor, eps: float) -> tup
     Args:
         halves: [q+ ; q-], [B, H, N, 2D], or with the halves swapped.
         size: the exponents, `halves` times the temperature.
-        shift: of the keys, see `ExpMap.key_shift`.
+        shift: the keys' shift, from `ExpMap.key_shift`.
         eps: epsilon of the normaliser.
     """
     contributes = (halves.detach() > 0) & (shift > 0)
@@ -399,7 +399,7 @@ def _stream_gradients(
 
 
 def _halves_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """Compute the gradient of x from that of its halves."""
+    """Compute the gradient of x from the gradient of [x+ ; x-]."""
     sign = x.sign()
     d_positive, d_negative = grad.chunk(2, dim=-1)
     is_positive = sign.relu()

@@ -17,11 +17,11 @@ Features = tuple[Tensor, Tensor | float]
 
 
 class FeatureMap:
-    """How queries and keys become non-negative features (E4-E9), and all that depends on it.
+    """How queries and keys become non-negative features (E4-E9), and what depends on it.
 
-    A map is a frozen dataclass of two tensors, the second one perhaps None. The backend `torch`
-    calls its methods, in which tensors are [B, H, N, D], heads before tokens; the backend `triton`
-    has kernels of the name `KIND`.
+    A map is a frozen dataclass of two tensors; the second may be None. The backend `torch` calls
+    its methods, in which tensors are [B, H, N, D], heads before tokens. The backend `triton` has
+    kernels whose names contain `KIND`.
     """
 
     KIND: ClassVar[str]
@@ -67,7 +67,7 @@ class FeatureMap:
             chunk: number of tokens in a chunk.
 
         Returns:
-            o [B, N, H, D], contiguous, and what `chunked_backward` needs besides.
+            o [B, N, H, D], contiguous, and what else `chunked_backward` needs.
         """
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ Rotary = tuple[Tensor, Tensor] | None
 
 @dataclass(frozen=True, eq=False)
 class AttentionInputs:
-    """The arguments of `polarity_attention`, checked by `validate_attention`."""
+    """Arguments of `polarity_attention` that fit each other, as `validate_attention` checks."""
 
     q: Tensor  # [B, N, H, D]
     k: Tensor  # [B, M, H, D]
@@ -115,7 +115,7 @@ class AttentionInputs:
 
 @dataclass(frozen=True, eq=False)
 class MixAndGateInputs:
-    """The arguments of `mix_and_gate`, checked by `validate_mix_and_gate`."""
+    """Arguments of `mix_and_gate` that fit each other, as `validate_mix_and_gate` checks."""
 
     attended: Tensor  # [B, N, H, D]
     values: Tensor  # [B, N, H, D]

@@ -112,7 +112,7 @@ class PowerMap(FeatureMap):
     def chunked_forward(
         self, inputs: AttentionInputs, chunk: int
     ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        """Compute `FeatureMap.chunked_forward`, and both results of `swap_opposite`."""
+        """Compute `FeatureMap.chunked_forward`; save both results of `swap_opposite`."""
         k = add_key_position(inputs).transpose(1, 2)  # (E4)
         v = inputs.v.transpose(1, 2)
         keys = k.shape[-2]
@@ -306,8 +306,8 @@ def _power_gradients(
     weighted = torch.addcmul(positive * d_positive, negative, d_negative)  # a da of (E18)
     d_x = None
     if needs_x:
-        # dx = p a da / x, of which x carries the sign. At x = 0 the feature a is 0, so any divisor
-        # gives the 0 of (E18); at subnormal x the result is too small.
+        # dx = p a da / x; the divisor carries the sign of x. At x = 0 the feature a is 0, so any
+        # divisor gives the 0 of (E18); at subnormal x the result is too small.
         divisor = torch.copysign(x.abs().clamp_min_(torch.finfo(x.dtype).tiny), x)
         d_x = weighted * exponent / divisor
     d_exponent = None

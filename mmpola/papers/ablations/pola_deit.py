@@ -205,6 +205,6 @@ class PolaDeiT(Backbone):
 
     @classmethod
     def stage_count(cls, arch: str | dict[str, Any]) -> int:
-        """Return the number of blocks of an `arch`: each block counts as a stage."""
+        """Return the number of blocks of an `arch`; each block counts as a stage."""
         depth: int = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)['depth']
         return depth
