@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import warnings
 from pathlib import Path
@@ -24,7 +23,7 @@ WIDTH = 2400
 """Largest width of a picture in pixels."""
 
 SMALLEST_TILE = 320
-"""Images with shorter sides are enlarged to this many pixels or more, so that names can be read."""
+"""Images with shorter sides are enlarged to at least this many pixels: names are legible then."""
 
 CAPTION = 22
 """Height of the line below an image in pixels."""
@@ -85,7 +84,7 @@ def visualizer_of(sample: Any) -> Any:
 
 
 def enlarged(image: NDArray[Any], sample: Any) -> tuple[NDArray[Any], Any]:
-    """Return a small image and its annotations some whole times as large, before names are drawn.
+    """Upscale a small image and its annotations by an integer, so that labels are legible.
 
     Args:
         image: RGB uint8 [H, W, 3].
@@ -119,7 +118,7 @@ def enlarged(image: NDArray[Any], sample: Any) -> tuple[NDArray[Any], Any]:
 
 
 def class_text(sample: Any, classes: list[str], smoothing: float) -> str:
-    """Return the class of an image; of two mixed images both classes with their shares.
+    """Return the class of an image, or the classes of two mixed images with their shares.
 
     Args:
         sample: with `gt_score` [num_classes] or `gt_label`.
@@ -162,10 +161,3 @@ def contact_sheet(tiles: list[tuple[Image.Image, str]]) -> Image.Image:
         fits = max(1, int(len(caption) * size[0] / max(pen.textlength(caption, font), 1)))
         pen.text((x + 3, y + size[1] + 2), caption[:fits], 'black', font)
     return sheet
-
-
-def jpeg(picture: Image.Image) -> bytes:
-    """Return a picture as the content of a JPEG file."""
-    content = io.BytesIO()
-    picture.save(content, format='JPEG', quality=92)
-    return content.getvalue()

@@ -6,18 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from torch import Tensor, nn
 
 from mmpola.files import write_atomically
+from mmpola.images import encoded
 from mmpola.messages import first_line, info
 from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.processes import is_killed_worker
 from mmpola.openmmlab.run.seeding import unchanged_generators
-from mmpola.openmmlab.screen.batch_picture import draw_batch, jpeg
+from mmpola.openmmlab.screen.batch_picture import draw_batch
 
-FIRST_BATCH = 'first_batch.jpg'
+FIRST_BATCH_FILE = 'first_batch.jpg'
 """Name of the picture in the work dir."""
 
 
@@ -26,7 +28,7 @@ class FirstBatchHook(Hook):
 
     The picture shows what the network gets: images after augmentation, normalisation (which is
     undone for the picture) and padding, with boxes and masks, label maps, or class names. At most
-    16 images are drawn, of the first process. A resumed run keeps the picture that is there.
+    16 images of the first process are drawn. A resumed run keeps the picture that is there.
     Batches that are not images, such as texts, are not drawn.
 
     Training is not affected: no sample is read again, generators keep their states, and a drawing
@@ -36,8 +38,8 @@ class FirstBatchHook(Hook):
     priority = 'ABOVE_NORMAL'  # drawn before ScreenHook starts its clock
 
     def before_train(self, runner: Any) -> None:
-        """Ask for the first batch."""
-        path = Path(runner.work_dir, FIRST_BATCH)
+        """Draw the first batch when it has been preprocessed."""
+        path = Path(runner.work_dir, FIRST_BATCH_FILE)
         is_resumed = runner.iter > 0
         if not is_main_process() or (is_resumed and path.exists()):
             return
@@ -51,7 +53,8 @@ class FirstBatchHook(Hook):
                 preprocessor = unwrapped(runner.model).data_preprocessor
                 with unchanged_generators():
                     picture = draw_batch(batch, preprocessor, dataset)
-                    write_atomically(path, jpeg(picture))
+                    pixels = np.asarray(picture)
+                    write_atomically(path, encoded(pixels, 'jpeg', quality=92))
             except Exception as error:  # visualizers and data sets raise exceptions of any type
                 if is_killed_worker(error):
                     raise

@@ -8,13 +8,13 @@ from typing import Any
 
 from mmpola.openmmlab.screen.curves import class_of
 
-METRICS_SHOWN = 4
+METRIC_COLUMNS = 4
 """Largest number of columns for metrics of all classes."""
 
-CLASSES_SHOWN = 6
+CLASS_COLUMNS = 6
 """Metrics of single classes are columns if there are at most this many.
 
-With boxes and masks, those of the boxes alone are tried then.
+With boxes and masks, the boxes' metrics are counted then.
 """
 
 NARROWEST = 7
@@ -31,7 +31,7 @@ class ValidationTable:
         self.heading = ''
 
     def lines(self, cells: Cells) -> list[str]:
-        """Return the line of a row, after its heading if it is not that of the row before."""
+        """Return the line of a row, after its heading unless the row before has the same."""
         names = []
         texts = []
         for name, text in cells:
@@ -39,39 +39,38 @@ class ValidationTable:
             names.append(name.rjust(width))
             texts.append(text.rjust(width))
         heading = '  '.join(names)
-        lines = ['  '.join(texts).rstrip()]
-        if heading != self.heading:
-            lines.insert(0, heading)
-            self.heading = heading
-        return lines
+        line = '  '.join(texts).rstrip()
+        if heading == self.heading:
+            return [line]
+        self.heading = heading
+        return [heading, line]
 
 
 def metric_cells(metrics: dict[str, Any], awaited: Sequence[str] = ()) -> Cells:
-    """Return the cells of a validation's metrics: those of all classes, then those of single ones.
+    """Return the cells of a validation's metrics: of all classes, then of single ones.
 
     A metric that narrows another down, as `bbox_mAP_50` does with `bbox_mAP`, is left out if it is
     not the first.
 
     Args:
         metrics: by MMEngine's names; what is no number is left out.
-        awaited: those that decide which checkpoint is the best, shown in any case.
+        awaited: metrics that hooks wait for, shown in any case.
     """
     numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, Real)}
     overall = [name for name in numbers if class_of(name) is None]
     main = [name for name in overall if name in awaited]
     main += [name for name in overall if name not in main and not _is_detail(name, overall)]
-    main = main[:METRICS_SHOWN]
-    shown = [name for name in overall if name in main]
+    shown = [name for name in overall if name in main[:METRIC_COLUMNS]]
     labels = [name.rpartition('/')[2] for name in shown]
     if len(set(labels)) < len(labels):  # of several data sets
         labels = shown
     cells = [(label, value_text(numbers[name])) for label, name in zip(labels, shown, strict=True)]
     single = [(class_of(name), value_text(numbers[name])) for name in numbers]
-    of_classes = [(label, text) for label, text in single if label is not None]
-    if len(of_classes) > CLASSES_SHOWN:  # perhaps of boxes and of masks
-        of_classes = [(label, text) for label, text in of_classes if label.startswith('bbox_')]
-    if 1 < len(of_classes) <= CLASSES_SHOWN:  # a single one is that of all
-        cells += of_classes
+    classes = [(label, text) for label, text in single if label is not None]
+    if len(classes) > CLASS_COLUMNS:  # perhaps of boxes and of masks
+        classes = [(label, text) for label, text in classes if label.startswith('bbox_')]
+    if 1 < len(classes) <= CLASS_COLUMNS:  # a single one is that of all
+        cells += classes
     return cells
 
 

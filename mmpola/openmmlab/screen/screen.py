@@ -1,7 +1,7 @@
-"""What a run shows on the screen, of which the log file has everything.
+"""Console output of a run. The log file has all of it and more.
 
 A summary, the first step, a row for each validation, and what was saved; on a terminal progress
-bars, elsewhere MMEngine's lines about training steps and of validations.
+bars, elsewhere MMEngine's lines about training steps and validations.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mmengine.dist import is_main_process
-from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import CheckpointHook, EarlyStoppingHook, Hook
 from mmengine.logging import MMLogger
 from torch import Tensor
 from tqdm import tqdm
+from tqdm.contrib import DummyTqdmFile
 
 from mmpola.messages import FOR_THE_USER, counted, first_line, info
 from mmpola.openmmlab.processes import is_killed_worker
@@ -43,22 +44,22 @@ from mmpola.openmmlab.screen.summary import (
 ABOUT_MMENGINE = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
 """Beginnings of warnings about MMEngine's own code, which every run would print."""
 
-OF_TRAINING = re.compile(r'(Epoch|Iter)\((train\)|val\)(?!.* eta: ))')
+REPLACED_BY_BARS = re.compile(r'(Epoch|Iter)\((train\)|val\)(?!.* eta: ))')
 """Beginning of MMEngine's lines that bars and rows replace on a terminal.
 
-They are those about training steps and those with the metrics of a validation, which have no `eta`.
-Elsewhere they stay: scripts search the output of a run for them.
+They are about training steps, or have the metrics of a validation (and no `eta`). Elsewhere they
+stay: scripts search the output of a run for them.
 """
 
-OF_A_TEST = re.compile(r'(Epoch|Iter)\(test\).* eta: ')
+TEST_STEPS = re.compile(r'(Epoch|Iter)\(test\).* eta: ')
 """Beginning of MMEngine's lines about the steps of a test; a line with metrics has no `eta`."""
 
 
 class Screen(logging.Filter):
     """Decides which log lines appear on the screen, and writes them above a progress bar.
 
-    Warnings, errors and the messages of mmpola do, and MMEngine's lines about training steps and of
-    metrics if there is no bar. A test shows the lines of its metrics too.
+    Shown are warnings, errors and the messages of mmpola, and without bars MMEngine's lines about
+    training steps and metrics. A test shows the lines of its metrics too.
 
     Attributes:
         is_testing: whether a test runs.
@@ -77,20 +78,18 @@ class Screen(logging.Filter):
         handler.addFilter(self)
         handler.setFormatter(ScreenFormatter(handler.formatter or logging.Formatter()))
         if self.has_bar:
-            handler.setStream(AboveBar(handler.stream))  # type: ignore[arg-type]
+            handler.setStream(DummyTqdmFile(handler.stream))
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to show a line."""
-        if hasattr(record, FOR_THE_USER):
-            return True
         text = str(record.msg)
+        if hasattr(record, FOR_THE_USER) or record.levelno > logging.WARNING:
+            return True
         if record.levelno == logging.WARNING:
             return not text.startswith(ABOUT_MMENGINE)
-        if record.levelno > logging.WARNING:
-            return True
         if self.is_testing:
-            return not (self.has_bar and OF_A_TEST.match(text))
-        return not self.has_bar and OF_TRAINING.match(text) is not None
+            return not (self.has_bar and TEST_STEPS.match(text))
+        return not self.has_bar and REPLACED_BY_BARS.match(text) is not None
 
 
 def has_size(stream: TextIO) -> bool:
@@ -110,21 +109,6 @@ class ScreenFormatter(logging.Formatter):
         if hasattr(record, FOR_THE_USER):
             return record.getMessage()
         return self.others.format(record)
-
-
-class AboveBar:
-    """A stream that writes above the progress bars of a terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def write(self, text: str) -> None:
-        """Write text."""
-        tqdm.write(text, file=self.stream, end='')
-
-    def flush(self) -> None:
-        """Flush the terminal."""
-        self.stream.flush()
 
 
 @contextlib.contextmanager
@@ -178,27 +162,26 @@ class ScreenHook(Hook):
                 info(line)
             after_preprocessing(runner.model, self._report_batch)
 
-    def after_train_iter(
-        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    def _before_epoch(self, runner: Any, mode: str = 'train') -> None:
+        """Close the bar of training before a validation or test; show the metrics of a test."""
+        if mode == 'test':
+            self.screen.is_testing = True
+        self._close()
+
+    def _after_iter(
+        self,
+        runner: Any,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: Any = None,
+        mode: str = 'train',
     ) -> None:
         """Report the first step; move the bar."""
-        if self.began is not None:
-            self._report_step(runner)
+        if self.began is not None and mode == 'train':
+            self._report_step(runner, time.perf_counter() - self.began)
             self.began = None
-        if not self.screen.has_bar:
-            return
-        has_no_rows = runner.val_loop is None
-        if is_by_epoch(runner.train_loop):
-            title = f'epoch {runner.epoch + 1}/{runner.max_epochs}'
-            self._advance(title, batch_idx, len(runner.train_dataloader), leave=has_no_rows)
-        else:
-            self._advance('training', batch_idx, runner.max_iters, leave=has_no_rows)
-        history = runner.message_hub.log_scalars.get('train/loss')
-        if self.bar is not None and history is not None:
-            left = timedelta(seconds=round(runner.message_hub.runtime_info.get('eta', 0)))
-            text = f'loss {history.current():.4f}, run ends in {left}'
-            self.bar.set_postfix_str(text, refresh=False)
-        self._close_if_full()
+        if self.screen.has_bar:
+            self._move_bar(runner, batch_idx, mode)
 
     def after_val_epoch(self, runner: Any, metrics: dict[str, Any] | None = None) -> None:
         """Note the metrics."""
@@ -214,6 +197,10 @@ class ScreenHook(Hook):
         self.best = best_checkpoints(runner)
         draw(runner)
 
+    def after_test(self, runner: Any) -> None:
+        """Hide metric lines again."""
+        self.screen.is_testing = False
+
     def after_train(self, runner: Any) -> None:
         """Draw the steps after the last validation, if there are any."""
         if runner.iter > self.validated_at:
@@ -226,33 +213,6 @@ class ScreenHook(Hook):
             lines = [*stop_lines(runner), *lines, *next_lines(runner)]
         for line in lines:
             info(line)
-
-    def before_val_epoch(self, runner: Any) -> None:
-        """Close the bar of training."""
-        self._close()
-
-    def before_test_epoch(self, runner: Any) -> None:
-        """Close the bar of training; show the metrics of the test."""
-        self.screen.is_testing = True
-        self._close()
-
-    def after_test(self, runner: Any) -> None:
-        """Show the lines of metrics no more."""
-        self.screen.is_testing = False
-
-    def after_val_iter(
-        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
-    ) -> None:
-        """Move the bar."""
-        self._advance('validation', batch_idx, len(runner.val_dataloader), leave=False)
-        self._close_if_full()
-
-    def after_test_iter(
-        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
-    ) -> None:
-        """Move the bar."""
-        self._advance('test', batch_idx, len(runner.test_dataloader), leave=False)
-        self._close_if_full()
 
     def _report_batch(self, batch: Any) -> None:
         """Print the size of the first batch and begin to measure the first step."""
@@ -267,14 +227,12 @@ class ScreenHook(Hook):
         elif isinstance(inputs, Tensor):
             info(f'first batch  {" x ".join(map(str, inputs.shape))}, as the network reads it')
 
-    def _report_step(self, runner: Any) -> None:
+    def _report_step(self, runner: Any, seconds: float) -> None:
         """Print how long the first step took and when the run would end at this pace."""
-        now = time.perf_counter()
-        began = self.began or now
-        left = timedelta(seconds=round((now - began) * (runner.max_iters - runner.iter - 1)))
+        left = timedelta(seconds=round(seconds * (runner.max_iters - runner.iter - 1)))
         end = (datetime.now() + left).strftime('%Y-%m-%d %H:%M')
         info(
-            f'first step   {now - began:.1f} s; at this pace the run ends in {left} ({end}), '
+            f'first step   {seconds:.1f} s; at this pace the run ends in {left} ({end}), '
             'validations not counted; the first step is often the slowest'
         )
 
@@ -289,32 +247,40 @@ class ScreenHook(Hook):
         if steps > 0 and history is not None:
             loss = f'{history.mean(steps):.4f}'
         awaited = awaited_metrics(runner)
-        cells = [place, ('loss', loss), *metric_cells(self.metrics, awaited)]
-        if awaited:
+        cells = [place, ('loss', loss)]
+        cells += metric_cells(self.metrics, [metric for _, metric in awaited])
+        if any(setting == 'save_best' for setting, _ in awaited):
             is_best = best_checkpoints(runner) != self.best
             cells.append(('best', 'best' if is_best else ''))
         minutes = (time.perf_counter() - self.started) / 60
         cells.append(('minutes', f'{minutes:.1f}'))
         return cells
 
-    def _advance(self, title: str, index: int, total: int, leave: bool) -> None:
-        """Set the bar to the step after `index`; start one if there is none."""
-        if not self.screen.has_bar:
-            return
+    def _move_bar(self, runner: Any, index: int, mode: str) -> None:
+        """Set the bar to the step after `index`; start one if there is none, close a full one."""
+        title = {'train': 'training', 'val': 'validation', 'test': 'test'}[mode]
+        total = len(getattr(runner, f'{mode}_dataloader'))
+        if mode == 'train' and is_by_epoch(runner.train_loop):
+            title = f'epoch {runner.epoch + 1}/{runner.max_epochs}'
+        elif mode == 'train':
+            total = runner.max_iters
         if self.bar is None:
             self.bar = tqdm(
                 desc=title,
                 initial=index,
                 total=total,
-                leave=leave,
+                leave=mode == 'train' and runner.val_loop is None,  # else a row comes
                 unit='step',
                 dynamic_ncols=True,
                 file=self.screen.terminal,
             )
         self.bar.update()
-
-    def _close_if_full(self) -> None:
-        if self.bar is not None and self.bar.n >= self.bar.total:
+        history = runner.message_hub.log_scalars.get('train/loss')
+        if mode == 'train' and history is not None:
+            left = timedelta(seconds=round(runner.message_hub.runtime_info.get('eta', 0)))
+            text = f'loss {history.current():.4f}, run ends in {left}'
+            self.bar.set_postfix_str(text, refresh=False)
+        if self.bar.n >= total:
             self._close()
 
     def _close(self) -> None:
@@ -328,13 +294,24 @@ def is_training(runner: Any) -> bool:
     return not (runner._train_loop is None or isinstance(runner._train_loop, dict))
 
 
-def awaited_metrics(runner: Any) -> list[str]:
-    """Return the metrics by which a run keeps its best checkpoints."""
-    names: list[str] = []
+def awaited_metrics(runner: Any) -> list[tuple[str, str]]:
+    """Return (setting, metric) of what hooks and schedules wait for.
+
+    The setting is `save_best`, whose metric may be 'auto', or `monitor`.
+    """
+    awaited = []
     for hook in runner.hooks:
         if isinstance(hook, CheckpointHook):
-            names += hook.save_best or ()
-    return names
+            awaited += [('save_best', metric) for metric in hook.save_best or ()]
+        elif isinstance(hook, EarlyStoppingHook):
+            awaited.append(('monitor', hook.monitor))
+    schedules = runner.param_schedulers or []
+    if isinstance(schedules, dict):  # of several optimizers
+        schedules = [schedule for group in schedules.values() for schedule in group]
+    for schedule in schedules:
+        if getattr(schedule, 'need_val_args', False):
+            awaited.append(('monitor', schedule.monitor))
+    return awaited
 
 
 def best_checkpoints(runner: Any) -> list[Any]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from mmengine.dist import get_world_size
-from mmengine.hooks import EarlyStoppingHook
 from mmengine.optim import OptimWrapperDict
 from mmengine.visualization import LocalVisBackend
 from torch import nn
@@ -17,11 +16,11 @@ from mmpola.messages import counted
 from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.run.advice import is_by_epoch
 from mmpola.openmmlab.screen.curves import CURVES
-from mmpola.openmmlab.screen.first_batch import FIRST_BATCH
+from mmpola.openmmlab.screen.first_batch import FIRST_BATCH_FILE
 from mmpola.openmmlab.screen.rows import value_text
 
 WITHOUT_WHOLE_EXPORT = ('DetectionTransformer', 'MaskFormer')
-"""Bases of DINO and Mask2Former, of which `mmpola export` writes only the backbone."""
+"""Bases of DINO and Mask2Former; `mmpola export` writes their backbones only."""
 
 
 def logs_scalars(runner: Any) -> bool:
@@ -58,41 +57,29 @@ def model_lines(runner: Any) -> list[str]:
 
 def training_lines(runner: Any) -> list[str]:
     """Return the lines about the length, the learning rate and the pictures of a training run."""
-    loop = runner.train_loop
     loader = runner.train_dataloader
     images = getattr(loader.batch_sampler, 'batch_size', 0) * get_world_size()
-    if is_by_epoch(loop):
-        length = (
-            f'{len(loader)} an epoch, {counted(runner.max_epochs, "epoch")}, '
-            f'{runner.max_iters} in all'
-        )
-        validations = validations_text(runner.val_interval, runner.max_epochs, 'epoch')
-    else:
-        length = f'{runner.max_iters} in all'
-        validations = validations_text(runner.val_interval, runner.max_iters, 'step')
-    length += f', {counted(images, "image")} each'
+    unit = 'step'
+    length = runner.max_iters
+    steps = f'{runner.max_iters} in all'
+    if is_by_epoch(runner.train_loop):
+        unit = 'epoch'
+        length = runner.max_epochs
+        steps = f'{len(loader)} an epoch, {counted(length, unit)}, {steps}'
+    steps += f', {counted(images, "image")} each'
     if runner._val_loop is not None:
-        length += f'; validation {validations}'
+        interval = min(runner.val_interval, length)  # MMEngine also validates at the end
+        steps += f'; validation after every {counted(interval, unit).removeprefix("1 ")}'
     if runner.iter > 0:
-        length += f'; continues after step {runner.iter}'
-    pictures = f'{Path(runner.work_dir)}: {FIRST_BATCH}'
+        steps += f'; continues after step {runner.iter}'
+    pictures = f'{Path(runner.work_dir)}: {FIRST_BATCH_FILE}'
     if logs_scalars(runner):
         pictures += f', and {CURVES} after each validation'
     return [
-        f'steps        {length}',
-        f'optimizer    {optimizer_text(runner.optim_wrapper)}{scaling_text(runner)}',
+        f'steps        {steps}',
+        f'optimizer    {optimizer_text(runner)}',
         f'pictures     {pictures}',
     ]
-
-
-def validations_text(interval: int, length: int, unit: str) -> str:
-    """Return when validations come in a run of this length; MMEngine validates at the end, too."""
-    times = []
-    if interval <= length:
-        times.append(f'after every {counted(interval, unit).removeprefix("1 ")}')
-    if length % interval > 0:
-        times.append('at the end')
-    return ' and '.join(times)
 
 
 def checkpoint_lines(known: dict[str, Any]) -> list[str]:
@@ -108,18 +95,13 @@ def checkpoint_lines(known: dict[str, Any]) -> list[str]:
 
 
 def stop_lines(runner: Any) -> list[str]:
-    """Return the line about a hook that has ended a training run before its end."""
+    """Return the line about a training run that a hook has ended early."""
     done, length, unit = runner.iter, runner.max_iters, 'step'
     if is_by_epoch(runner.train_loop):
         done, length, unit = runner.epoch, runner.max_epochs, 'epoch'
     if done >= length:
         return []
-    text = f'stopped      after {unit} {done:,} of {length:,}'
-    for hook in runner.hooks:
-        if isinstance(hook, EarlyStoppingHook):
-            text += f', as EarlyStoppingHook found {hook.monitor} no better than '
-            text += value_text(hook.best_score)
-    return [text]
+    return [f'stopped      after {unit} {done:,} of {length:,}']
 
 
 def next_lines(runner: Any) -> list[str]:
@@ -129,13 +111,10 @@ def next_lines(runner: Any) -> list[str]:
     predict is the first of validation, or of training; without pictures only `test` is left.
     """
     known = runner.message_hub.runtime_info
+    best = [path for name, path in known.items() if name.startswith('best_ckpt')]
+    checkpoint = best[0] if best else known.get('last_ckpt')
     work_dir = from_here(runner.work_dir)
     config = work_dir / Path(runner.cfg.filename or '').name
-    checkpoint = known.get('last_ckpt')
-    for name, path in known.items():
-        if name.startswith('best_ckpt'):
-            checkpoint = path
-            break
     if checkpoint is None or not config.is_file():
         return []
     model = [str(config), str(from_here(checkpoint))]
@@ -145,11 +124,10 @@ def next_lines(runner: Any) -> list[str]:
     picture = first_picture(runner)
     if picture is not None:
         commands.append(['predict', *model, picture, '--out', str(work_dir / 'predictions')])
+        commands.append(['export', *model, str(work_dir / 'model.onnx')])
         bases = [kind.__name__ for kind in type(unwrapped(runner.model)).__mro__]
-        export = ['export', *model, str(work_dir / 'model.onnx')]
         if set(bases) & set(WITHOUT_WHOLE_EXPORT):
-            export.append('--backbone')
-        commands.append(export)
+            commands[-1].append('--backbone')
     lines = [f'             mmpola {shlex.join(words)}' for words in commands]
     if lines:
         lines[0] = lines[0].replace('    ', 'next', 1)
@@ -175,32 +153,18 @@ def first_picture(runner: Any) -> str | None:
     return path
 
 
-def scaling_text(runner: Any) -> str:
-    """Return how MMEngine has scaled the learning rate; '' if it has not."""
-    scaling = runner.auto_scale_lr or {}
-    if not scaling.get('enable'):
-        return ''
-    images = runner.cfg.train_dataloader['batch_size'] * get_world_size()
-    factor = images / scaling['base_batch_size']
-    written = runner.cfg.optim_wrapper.get('optimizer', {}).get('lr')
-    text = f'scaled by {factor:g} for the batch size'
-    if written is not None:
-        text = f'{written:g} in the config, {text}'
-    return f' ({text})'
-
-
-def optimizer_text(optim_wrapper: Any) -> str:
+def optimizer_text(runner: Any) -> str:
     """Return the optimizer's class and its learning rates before the schedule changes them."""
-    wrappers = [optim_wrapper]
-    if isinstance(optim_wrapper, OptimWrapperDict):
-        wrappers = list(optim_wrapper.values())
-    names = []
-    rates = set()
-    for wrapper in wrappers:
-        names.append(type(wrapper.optimizer).__name__)
-        for group in wrapper.optimizer.param_groups:
-            rates.add(float(group.get('initial_lr', group['lr'])))
-    text = f'{min(rates):.3g}'
+    wrappers = [runner.optim_wrapper]
+    if isinstance(runner.optim_wrapper, OptimWrapperDict):
+        wrappers = list(runner.optim_wrapper.values())
+    names = [type(wrapper.optimizer).__name__ for wrapper in wrappers]
+    groups = [group for wrapper in wrappers for group in wrapper.optimizer.param_groups]
+    rates = {float(group.get('initial_lr', group['lr'])) for group in groups}
+    text = f'{", ".join(names)}, learning rate {min(rates):.3g}'
     if len(rates) > 1:
         text += f' to {max(rates):.3g}'
-    return f'{", ".join(names)}, learning rate {text}'
+    if (runner.auto_scale_lr or {}).get('enable'):
+        written = runner.cfg.optim_wrapper.get('optimizer', {}).get('lr', 'the default')
+        text += f' ({written} in the config, scaled for the batch size)'
+    return text

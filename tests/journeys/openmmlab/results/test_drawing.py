@@ -33,7 +33,7 @@ def test_a_run_with_pictures_ends_with_the_same_bits(loop, tiny_config, tmp_path
     train(tiny_config, tmp_path / 'with', *options)
     monkeypatch.setattr(screen, 'draw', lambda runner: None)
     train(tiny_config, tmp_path / 'without', *options, 'default_hooks.first_batch=None')
-    for name in (first_batch.FIRST_BATCH, curves.CURVES):
+    for name in (first_batch.FIRST_BATCH_FILE, curves.CURVES):
         assert (tmp_path / 'with' / name).exists()
         assert not (tmp_path / 'without' / name).exists()
     one, other = (saved(tmp_path / name / 'epoch_2.pth') for name in ('with', 'without'))

@@ -19,7 +19,7 @@ from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.openmmlab.run.atomic_checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
 from mmpola.openmmlab.run.final_test import RESULT
 from mmpola.openmmlab.screen.curves import CURVES
-from mmpola.openmmlab.screen.first_batch import FIRST_BATCH
+from mmpola.openmmlab.screen.first_batch import FIRST_BATCH_FILE
 from tests.helpers.training import run, saved, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
@@ -46,7 +46,7 @@ class NumpyValues(Hook):
 
 @pytest.mark.slow
 def test_the_newest_and_the_best_are_kept(colours, tmp_path):
-    for name in ('epoch_9.pth', 'interrupted.pth', FIRST_BATCH, CURVES, RESULT):
+    for name in ('epoch_9.pth', 'interrupted.pth', FIRST_BATCH_FILE, CURVES, RESULT):
         (tmp_path / f'{name}.partial').write_text('of a run that was killed')
     (tmp_path / 'weights.tar.partial').write_text('a download of the user')
     options = {'default_hooks.checkpoint.max_keep_ckpts': 2}
