@@ -6,7 +6,6 @@ import colorsys
 import contextlib
 import io
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -115,6 +114,9 @@ def find_images(
 ) -> list[ImageFile]:
     """List the images that files and folders name, each of them once; print what is left out.
 
+    Results are named by the image's path inside the given folder, without a suffix. If two images
+    would share a name, all are named by `name_results`.
+
     Args:
         arguments: files, and folders, which are searched recursively.
         out: folder of the results, which is skipped if it is inside a searched folder.
@@ -152,49 +154,28 @@ def find_images(
             raise UsageError(f'{argument}: no images in this folder ({" ".join(suffixes)})')
         for file in found:
             files.setdefault(os.path.abspath(file), (file, base))
-    names = name_results(list(files.values()))
-    images = []
-    for (file, _), name in zip(files.values(), names, strict=True):
-        images.append(ImageFile(file, name))
-    return images
+    paths = [file for file, _ in files.values()]
+    names = [file.relative_to(base).with_suffix('') for file, base in files.values()]
+    if len(set(names)) < len(names):
+        names = name_results(paths)
+    return [ImageFile(file, name) for file, name in zip(paths, names, strict=True)]
 
 
-def name_results(files: Sequence[tuple[Path, Path]]) -> list[Path]:
-    """Return the path of each file's results, without a suffix; no two of them are equal.
+def name_results(paths: Sequence[Path]) -> list[Path]:
+    """Return the path of each file's results: its own path inside the common folder of all.
 
-    It is the path inside the given folder. Files in one folder that would share it keep their
-    suffix (a.jpg beside a.png). If files of several folders would share it, all have their folder
-    in front (cam1_0001 for cam1/0001.jpg beside cam2/0001.jpg).
+    The names have no suffix if they differ without it; with a.jpg beside a.png, all keep theirs.
 
     Args:
-        files: (file, folder that was given).
+        paths: of different files, at least one.
     """
-    inner = [file.relative_to(base) for file, base in files]
-    bases = [Path(os.path.abspath(base)) for _, base in files]
-    names = [path.with_suffix('') for path in inner]
-
-    in_folder = list(zip(bases, names, strict=True))
-    while without_suffix := [index for index in _shared(in_folder) if names[index] != inner[index]]:
-        for index in without_suffix:
-            names[index] = inner[index]
-        in_folder = list(zip(bases, names, strict=True))
-
-    unique = list(names)
-    depth = 0
-    while _shared(unique):
-        depth += 1
-        for index, base in enumerate(bases):
-            folders = list(base.parts[1:])
-            if depth > len(folders):
-                folders.append(str(index))
-            unique[index] = Path('_'.join([*folders[-depth:], str(names[index])]))
-    return unique
-
-
-def _shared(names: Sequence[Any]) -> list[int]:
-    """Return the indices of names that occur more than once."""
-    counts = Counter(names)
-    return [index for index, name in enumerate(names) if counts[name] > 1]
+    files = [Path(os.path.abspath(path)) for path in paths]
+    common = os.path.commonpath([file.parent for file in files])
+    names = [file.relative_to(common) for file in files]
+    stems = [name.with_suffix('') for name in names]
+    if len(set(stems)) == len(stems):
+        return stems
+    return names
 
 
 def check_outputs(

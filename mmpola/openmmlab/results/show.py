@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from mmpola.files import write_together
 from mmpola.images import ImageFile, check_outputs, encoded, place_names_quickly
 from mmpola.messages import UsageError, counted, first_line, info
 from mmpola.openmmlab.processes import is_killed_worker
-from mmpola.openmmlab.results.names import image_names, whole_path
+from mmpola.openmmlab.results.names import image_names
 
 
-class Drawn:
-    """Takes the place of a visualizer's backends, and keeps its newest image instead of writing it.
+class KeptImage:
+    """A backend of a visualizer that keeps the newest image instead of writing it.
 
     Attributes:
         image: RGB uint8 [H, W, 3].
@@ -36,8 +37,7 @@ class ShowHook(Hook):
     """Draws each image of a test into `folder`/NAME.jpg, where NAME is its path in the data.
 
     A hook of mmdet or mmseg draws. Their own files are named by the image's base name, which
-    images in different folders may share. NAME is the path inside the common folder of all images,
-    without suffix unless two images would share it.
+    images in different folders may share; `mmpola.images.name_results` gives NAME.
 
     An image that cannot be drawn or written is named in a line and does not end the test; the exit
     status is 1 then.
@@ -84,7 +84,7 @@ class ShowHook(Hook):
 
     def _draw_with(self, visualizer: Visualizer) -> None:
         """Draw with a copy of a visualizer, and count anew."""
-        self.result = Drawn()
+        self.result = KeptImage()
         self.drawing = copy.copy(self.drawing)
         self.drawing._visualizer = copy.copy(visualizer)
         self.drawing._visualizer._vis_backends = {'result': self.result}
@@ -127,7 +127,8 @@ class ShowHook(Hook):
             raise UsageError(f'{type(self.drawing).__name__} has drawn nothing')
         if self.folder is None:
             return
-        name = self.names.get(image) or whole_path(image)
+        path = Path(os.path.abspath(image))
+        name = self.names.get(image, path.relative_to(path.anchor))  # not all data sets list images
         result = name
         number = 1
         while result in self.used:

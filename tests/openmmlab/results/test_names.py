@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmpola.openmmlab.results.names import image_names, whole_path, write_apart
+from mmpola.openmmlab.results.names import image_names, write_apart
 
 
 class Images:
@@ -27,6 +27,7 @@ class Images:
         (('/d/a.jpg', '/d/b.jpg'), ('a', 'b')),
         (('/d/x/a.jpg', '/d/y/z/a.jpg'), ('x/a', 'y/z/a')),
         (('/d/a.jpg', '/d/a.png', '/d/a.jpg'), ('a.jpg', 'a.png')),
+        (('/d/a.jpg', '/d/a.png', '/d/b.jpg'), ('a.jpg', 'a.png', 'b.jpg')),
         (('/d/val/a.jpg', '/d/val2/a.jpg'), ('val/a', 'val2/a')),
         (('d/a.jpg', './e/a.jpg'), ('d/a', 'e/a')),
         ((), ()),
@@ -38,7 +39,6 @@ def test_names_are_paths_inside_the_common_folder(paths, names):
 
 def test_a_data_set_that_lists_nothing():
     assert image_names([1, 2]) == {}
-    assert whole_path('/d/a.jpg') == Path('d/a.jpg')
 
 
 class IoUMetric:

@@ -15,7 +15,7 @@ from tests.helpers.processes import run_script
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 SAME_NAMES = ('cam0/1.jpg', 'cam1/1.jpg', 'cam1/2.jpg', 'cam1/2.png')
-DRAWINGS = ['cam0/1.jpg', 'cam1/1.jpg', 'cam1/2.jpg.jpg', 'cam1/2.png.jpg']
+DRAWINGS = [f'{name}.jpg' for name in SAME_NAMES]  # with suffixes, as two differ by nothing else
 
 
 @pytest.fixture
