@@ -46,6 +46,7 @@ REGISTERED_NAMES: dict[str, dict[str, str]] = {
     },
     'HOOKS': {
         'AtomicCheckpointHook': 'mmpola.openmmlab.run.atomic_checkpoint',
+        'ChecksHook': 'mmpola.openmmlab.checks.built',
         'ClassCountHook': 'mmpola.pretraining.class_count',
         'CompileBackboneHook': 'mmpola.pretraining.compile_backbone',
         'FinalTestHook': 'mmpola.openmmlab.run.final_test',

@@ -249,15 +249,16 @@ class Distillation:
         self.temperature = temperature
         self.weight = weight
         self.teacher = Teacher(**teacher)
+        self.is_checked = False
 
-    def check(self, images: Tensor, num_classes: int) -> None:
-        """Let the teacher see a batch of the student's images before the first step.
+    def check_teacher(self, images: Tensor, num_classes: int) -> Tensor:
+        """Compare what the teacher returns for the first batch with what the loss needs; return it.
 
         Raises:
             ValueError: what it returns are no logits of as many classes: another shape, NaN or
                 infinity, or, for 'soft', probabilities.
         """
-        wanted = self.teacher(images)
+        wanted = self.teacher(images).float()
         expected = [len(images), num_classes]
         if list(wanted.shape) != expected:
             raise ValueError(
@@ -272,6 +273,7 @@ class Distillation:
                 'teacher: expected logits, got probabilities, whose softmax is nearly uniform; '
                 "leave out the softmax at its end, or learn its best class with kind='hard'"
             )
+        return wanted
 
     def loss(self, images: Tensor, logits: Tensor) -> Tensor:
         """Compare the student's logits [B, num_classes] with the teacher's for the same images.
@@ -279,12 +281,13 @@ class Distillation:
         Where the teacher's are NaN, the loss is, too.
 
         Raises:
-            ValueError: the teacher has another number of classes; see also `Teacher`.
+            ValueError: see `Teacher` and, for the first batch, `check_teacher`.
         """
-        wanted = self.teacher(images).float()
-        if wanted.shape != logits.shape:
-            rule = f'expected {logits.shape[1]} classes like the model'
-            raise ValueError(f'teacher: {rule}, got {wanted.shape[1]}')
+        if self.is_checked:
+            wanted = self.teacher(images).float()
+        else:
+            wanted = self.check_teacher(images, logits.shape[1])
+            self.is_checked = True
         logits = logits.float()
         if self.kind == 'hard':
             best, labels = wanted.max(1)

@@ -1,8 +1,8 @@
 """Checks of the data that a config names, before training: `check_data` is the entry.
 
 What is read: `read.py`, what a data set knows of its samples, and `samples.py`, what its pipeline
-loads. What is asked: `table.py`, the table of checks, which `of_data.py` and `of_run.py` fill. What
-is printed: `report.py`.
+loads. What is asked: `table.py`, the table of checks. Four files fill it: `data.py`, `run.py`, and
+`built.py` and `trial.py` for what is known when the run is built. What is printed: `report.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from torch import nn
 
+import mmpola.openmmlab.checks.built
+import mmpola.openmmlab.checks.trial  # noqa: F401  these fill the table
 from mmpola.openmmlab.checks.data import EXIF, SIXTEEN_BITS
 from mmpola.openmmlab.checks.read import Data, different_datasets, read
 from mmpola.openmmlab.checks.report import Checked, refuse
@@ -25,6 +27,8 @@ from mmpola.openmmlab.checks.table import (
     FIRST,
     SAMPLE,
     TOGETHER,
+    WARNING,
+    Found,
     Run,
     ask,
     names_to_skip,
@@ -134,6 +138,5 @@ def image_lines(cfg: Config, reader: ImageReader) -> list[str]:
         EXIF: turned_note(reader.turned, reader.count),
     }
     skip = skipped_checks(cfg)
-    return [
-        f'warning: {note} [{name}]' for name, note in notes.items() if note and name not in skip
-    ]
+    found = [Found(name, WARNING, note) for name, note in notes.items() if note]
+    return [str(one) for one in found if one.name not in skip]

@@ -40,13 +40,10 @@ from mmpola.openmmlab.checks.read import (
     size_text,
 )
 from mmpola.openmmlab.checks.table import (
-    CHECKS,
-    ELSEWHERE,
     ERROR,
     FIRST,
     TOGETHER,
     WARNING,
-    Check,
     Run,
     check,
     some,
@@ -831,15 +828,3 @@ def middle_of(path: str) -> int:
     with open(path, 'rb') as file:
         file.seek(max(0, os.path.getsize(path) - MIDDLE) // 2)
         return hash(file.read(MIDDLE))
-
-
-# What a loop or a hook of the run asks, which knows more than the config.
-
-ASKED_BY_THE_RUN = (
-    ('warm-up', WARNING, 'Parts of the schedule that count steps do not fit the run'),
-    ('counting', WARNING, 'Checkpoint hook or schedule count epochs where training counts steps'),
-    ('trial', ERROR, 'The model, an evaluator or the drawing fails for the first two images'),
-    ('metric-names', ERROR, 'A hook or schedule waits for a metric that validation does not have'),
-)
-for _name, _level, _about in ASKED_BY_THE_RUN:
-    CHECKS[_name] = Check(_name, _level, ELSEWHERE, _about, lambda run: ())

@@ -1,13 +1,14 @@
 """The table of checks: each is a name, a level, and a function over what was read.
 
-`of_data.py` and `of_run.py` fill it, and are read downwards. A check yields a line for each thing
-that it finds, without 'error:' or 'warning:' in front and without its name behind. The first line
-of its docstring is its row in docs/tools.md.
+`data.py`, `run.py`, `built.py` and `trial.py` fill it, and are read downwards. A check yields a
+line for each thing that it finds, without 'error:' or 'warning:' in front and without its name
+behind. The first line of its docstring is its row in docs/tools.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -23,12 +24,12 @@ WARNING = 'warning'
 IN_TRAINING = 'error in training'
 """Levels. The last is an error of data that training learns from, and a warning of other data."""
 
-FIRST, DATA, SAMPLE, TOGETHER, ELSEWHERE = range(5)
-"""When a check is asked, and of what: a `Run`, or a `Data`.
+FIRST, DATA, SAMPLE, TOGETHER, BUILT = range(5)
+"""When a check is asked, and of what: a `Run`, a `Data` or a `Built`.
 
 FIRST: whether everything could be read (`Run`). DATA: what a data set knows. SAMPLE: what its
 pipeline has loaded. TOGETHER: all data sets, the model and the evaluators, if no file is missing
-(`Run`). ELSEWHERE: by a loop or hook of the run, which knows more.
+(`Run`). BUILT: the runner, before the first step or before a test (`Built`).
 """
 
 
@@ -52,6 +53,26 @@ class Run(NamedTuple):
     measured: Sequence[Data] = ()
 
 
+@dataclass
+class Built:
+    """A run that is about to train or test: loops and optimizer are built, weights are loaded.
+
+    Attributes:
+        runner: MMEngine's.
+        split: whose images are tried: 'val' before training, 'test' before a test.
+        metrics: what the evaluator has returned for them, by name.
+    """
+
+    runner: Any
+    split: str
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def loop(self) -> Any:
+        """MMEngine's loop of the split; None if the config has none."""
+        return getattr(self.runner, f'_{self.split}_loop')
+
+
 Ask = Callable[[Any], Iterable[str]]
 
 
@@ -64,6 +85,20 @@ class Check(NamedTuple):
     about: str
     ask: Ask
 
+    def findings(self, subject: Run | Data | Built) -> list[Found]:
+        """Ask it.
+
+        A check that fails itself, for content that nobody has thought of, is a warning.
+        """
+        level = self.level
+        if level == IN_TRAINING:
+            level = ERROR if isinstance(subject, Data) and subject.is_trained else WARNING
+        try:
+            return [Found(self.name, level, text) for text in self.ask(subject)]
+        except Exception as error:
+            text = f'this check fails itself, please report it: {first_line(error)}'
+            return [Found(self.name, WARNING, text)]
+
 
 class Found(NamedTuple):
     """What a check has found."""
@@ -72,9 +107,14 @@ class Found(NamedTuple):
     level: str
     text: str
 
+    @property
+    def line(self) -> str:
+        """The text and the name, without the level."""
+        return f'{self.text} [{self.name}]'
+
     def __str__(self) -> str:
         before = 'warning: ' if self.level == WARNING else ''
-        return f'{before}{self.text} [{self.name}]'
+        return f'{before}{self.line}'
 
 
 CHECKS: dict[str, Check] = {}
@@ -92,23 +132,12 @@ def check(name: str, level: str, asked: int) -> Callable[[Ask], Ask]:
     return add
 
 
-def ask(asked: int, subject: Run | Data, skip: Sequence[str]) -> list[Found]:
-    """Ask all checks of a kind but those to skip; return what they find.
-
-    A check that fails itself, for content that nobody has thought of, is a warning.
-    """
+def ask(asked: int, subject: Run | Data | Built, skip: Sequence[str]) -> list[Found]:
+    """Ask all checks of a kind but those to skip; return what they find."""
     found = []
     for one in CHECKS.values():
-        if one.asked != asked or one.name in skip:
-            continue
-        level = one.level
-        if level == IN_TRAINING:
-            level = ERROR if isinstance(subject, Data) and subject.is_trained else WARNING
-        try:
-            found += [Found(one.name, level, text) for text in one.ask(subject)]
-        except Exception as error:
-            text = f'this check fails itself, please report it: {first_line(error)}'
-            found.append(Found(one.name, WARNING, text))
+        if one.asked == asked and one.name not in skip:
+            found += one.findings(subject)
     return found
 
 

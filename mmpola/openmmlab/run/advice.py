@@ -1,4 +1,4 @@
-"""Lines to print when the schedule or the checkpoints of a run do not fit its length."""
+"""Lines to print when the schedule of a run does not fit its length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.hooks import CheckpointHook
 from mmengine.optim.scheduler.param_scheduler import INF
 from mmengine.runner import EpochBasedTrainLoop
 
@@ -96,41 +95,3 @@ def _numbers(values: Iterable[Any]) -> list[Any]:
 def is_by_epoch(loop: Any) -> bool:
     """Whether a training loop counts epochs; else it counts steps."""
     return isinstance(loop, EpochBasedTrainLoop) and not getattr(loop, 'endless', False)
-
-
-def counting_advice(loop: Any, saving: CheckpointHook, schedulers: Any) -> list[str]:
-    """Warn of what counts epochs in a run that has none, or steps that the run does not reach.
-
-    Args:
-        loop: the training loop.
-        saving: the hook that writes checkpoints.
-        schedulers: MMEngine's, a list, or a list for each of several optimizers.
-    """
-    key = 'default_hooks.checkpoint'
-    lines = []
-    if saving.by_epoch and not is_by_epoch(loop):
-        lines.append(
-            f'{key}: counts epochs, but train_cfg counts steps: there is no checkpoint before the '
-            'end of the run; set by_epoch=False, and interval to a number of steps'
-        )
-    elif not saving.by_epoch and is_by_epoch(loop) and saving.interval > loop.max_iters:
-        lines.append(
-            f'{key}: counts steps (interval={saving.interval}), of which the run has '
-            f'{loop.max_iters}: there is no checkpoint before its end; set by_epoch=True'
-        )
-    for scheduler in flat_schedulers(schedulers):
-        counts = not getattr(scheduler, 'need_val_args', False)  # ReduceOnPlateau: validations
-        if counts and scheduler.by_epoch and not is_by_epoch(loop):
-            lines.append(
-                f'param_scheduler: {type(scheduler).__name__} counts epochs, but train_cfg counts '
-                'steps: it changes nothing; set by_epoch=False, and its numbers to steps'
-            )
-    return lines
-
-
-def flat_schedulers(schedulers: Any) -> list[Any]:
-    """Return MMEngine's schedulers of all optimizers as one list."""
-    groups = [schedulers]
-    if isinstance(schedulers, dict):
-        groups = list(schedulers.values())
-    return [scheduler for group in groups for scheduler in group or []]

@@ -17,8 +17,6 @@ from mmengine.logging import HistoryBuffer
 from mmpola.checkpoint.write import plain_values
 from mmpola.files import PARTIAL_SUFFIX, write_atomically
 from mmpola.messages import UsageError
-from mmpola.openmmlab.config.contents import skipped_checks
-from mmpola.openmmlab.run.advice import counting_advice
 from mmpola.openmmlab.run.finite import refuse_non_finite
 from mmpola.openmmlab.run.loops import VALIDATION_DUE
 
@@ -150,9 +148,6 @@ class AtomicCheckpointHook(CheckpointHook):
         self._find_moved(runner)
         super().before_train(runner)
         self.saved_at = runner.iter
-        if 'counting' not in skipped_checks(runner.cfg):
-            for line in counting_advice(runner.train_loop, self, runner.param_schedulers):
-                runner.logger.warning(f'{line} [counting]')
         if runner.message_hub.runtime_info.get(VALIDATION_DUE):
             self._note_last_step(runner)
         if is_main_process():

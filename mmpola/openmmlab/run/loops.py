@@ -13,9 +13,7 @@ from mmengine.runner import EpochBasedTrainLoop
 from torch.utils.data import BatchSampler
 
 from mmpola.messages import UsageError, counted
-from mmpola.openmmlab.config.contents import skipped_checks
 from mmpola.openmmlab.processes import any_process
-from mmpola.openmmlab.run.advice import length_advice
 from mmpola.openmmlab.run.seeding import (
     STEP,
     SeededBatchSampler,
@@ -99,7 +97,6 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self._check_progress()
         self._check_position()
         self._set_seed()
-        self._check_warm_up()
         if len(self.dataloader) % accumulated_steps(self.runner.optim_wrapper):
             self.runner.logger.warning(
                 'the steps of an epoch are not a multiple of accumulative_counts: resuming from '
@@ -160,13 +157,6 @@ class ExactEpochLoop(EpochBasedTrainLoop):
                 'this one, or another number elsewhere; the work dir must be a folder that all '
                 'machines share'
             )
-
-    def _check_warm_up(self) -> None:
-        """Warn if parts of the schedule that count steps do not fit the steps of the epochs."""
-        cfg = self.runner.cfg
-        if cfg.get('train_cfg') and 'warm-up' not in skipped_checks(cfg):
-            for line in length_advice(cfg, self._max_iters):
-                self.runner.logger.warning(f'{line} [warm-up]')
 
     def _check_position(self) -> None:
         """Compare what decides which samples are left of an epoch with what it was before resuming.

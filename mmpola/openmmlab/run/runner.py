@@ -1,4 +1,4 @@
-"""MMEngine's Runner with a trial, pictures and a short screen; the log file has its long start."""
+"""MMEngine's Runner with checks, pictures and a short screen; the log file has its long start."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from torch import nn
 
 from mmpola.messages import UsageError
 from mmpola.openmmlab.config.build import reason
-from mmpola.openmmlab.config.contents import nodes
+from mmpola.openmmlab.config.contents import nodes, type_name
 from mmpola.openmmlab.config.types import type_class
 from mmpola.openmmlab.results.metrics import add_classes
 from mmpola.openmmlab.results.names import write_apart
-from mmpola.openmmlab.run.trial import key_of_hook
-from mmpola.openmmlab.run.trial_hook import TrialHook
 from mmpola.openmmlab.screen.screen import Screen, ScreenHook, prints_logged
 from mmpola.openmmlab.start.last_step import NOTED, HookCalls, keep_last_step
 
 FIRST_BATCH = 'first_batch'
 BUFFERS = 'buffers'
+CHECKS = 'checks'
 """Keys in `default_hooks` of hooks of every run; a config leaves one out by None."""
 
 
@@ -49,6 +48,7 @@ BUILT = {
     '_check_scheduler_cfg': 'param_scheduler',
     'scale_lr': 'auto_scale_lr',
     '_clip_grad': 'optim_wrapper.clip_grad',
+    'check_teacher': 'model.teacher',
 }
 """Functions in which MMEngine builds or uses a part of a config -> the key of the part."""
 
@@ -70,7 +70,7 @@ FIRST_CALLS = ('before_run', 'before_train')
 
 
 class Runner(mmengine.runner.Runner):
-    """MMEngine's Runner, with the same arguments, a trial, pictures and fewer printed lines.
+    """MMEngine's Runner, with the same arguments, checks, pictures and fewer printed lines.
 
     The screen shows warnings, errors and the messages of mmpola: a summary, then a row for each
     validation. On a terminal, a progress bar replaces the lines about training steps. The log file
@@ -144,17 +144,17 @@ class Runner(mmengine.runner.Runner):
         return logger
 
     def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
-        """Register the hooks of the config and those of every run: average, try, draw, report."""
+        """Register the hooks of the config and those of every run: average, check, draw, report."""
         hooks = {
             FIRST_BATCH: {'type': 'mmpola.FirstBatchHook'},
             BUFFERS: {'type': 'mmpola.MeanBuffersHook'},
+            CHECKS: {'type': 'mmpola.ChecksHook'},
             **(default_hooks or {}),
         }
-        for key in (FIRST_BATCH, BUFFERS):
+        for key in (FIRST_BATCH, BUFFERS, CHECKS):
             if hooks[key] is None:  # MMEngine takes None for its own hooks only
                 del hooks[key]
         super().register_hooks(hooks, custom_hooks)
-        self.register_hook(TrialHook())
         self.register_hook(ScreenHook(self._screen))
 
     def register_hook(self, hook: Any, priority: Any = None) -> None:
@@ -237,6 +237,15 @@ def part_of(error: BaseException, cfg: Any) -> str | None:
         if node == built or (settings and _settings(node) == settings):
             return name
     return key
+
+
+def key_of_hook(cfg: Any, name: str) -> str:
+    """Return the config key of the first hook of a class, else the name of the class."""
+    for part in ('default_hooks', 'custom_hooks'):
+        for key, node in nodes(cfg.get(part), part):
+            if type_name(node.get('type')) == name:
+                return key
+    return name
 
 
 def _settings(node: dict[str, Any]) -> dict[str, Any]:

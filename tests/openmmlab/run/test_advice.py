@@ -1,13 +1,9 @@
 """Advice on schedules that do not fit the run."""
 
 import pytest
-import torch
 from mmengine.config import Config
-from mmengine.hooks import CheckpointHook
-from mmengine.registry import PARAM_SCHEDULERS
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
-from mmpola.openmmlab.run.advice import counting_advice, length_advice
+from mmpola.openmmlab.run.advice import length_advice
 
 LINEAR = {'type': 'LinearLR', 'by_epoch': False}
 COSINE = {'type': 'CosineAnnealingLR'}
@@ -96,27 +92,3 @@ def test_parts_that_count_steps_in_a_run_that_counts_epochs(part, problem):
 def test_a_resumed_run_keeps_its_schedule():
     (line,) = advice({'type': 'PolyLR', 'end': 40}, resume=True)
     assert line.endswith('; a resumed run keeps the schedule of its checkpoint')
-
-
-@pytest.mark.parametrize(
-    ('loop', 'hook', 'scheduler', 'subjects'),
-    [
-        ('epochs', {}, {}, []),
-        ('epochs', {'by_epoch': False, 'interval': 24}, {'by_epoch': False}, []),
-        ('epochs', {'by_epoch': False, 'interval': 25}, {}, ['default_hooks.checkpoint']),
-        ('steps', {}, {'by_epoch': False}, ['default_hooks.checkpoint']),
-        ('steps', {'by_epoch': False}, {}, ['param_scheduler']),
-        ('steps', {'by_epoch': False}, {'type': 'ReduceOnPlateauLR', 'monitor': 'loss'}, []),
-    ],
-)
-def test_hooks_and_schedules_that_count_otherwise_than_the_loop(loop, hook, scheduler, subjects):
-    """They save, or change, nothing before the end of the run."""
-    loop_class = EpochBasedTrainLoop if loop == 'epochs' else IterBasedTrainLoop
-    running = loop_class.__new__(loop_class)
-    running._max_iters = 24
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    built = PARAM_SCHEDULERS.build(
-        {'type': 'ConstantLR', **scheduler}, default_args={'optimizer': optimizer}
-    )
-    lines = counting_advice(running, CheckpointHook(**hook), [built])
-    assert [line.partition(':')[0] for line in lines] == subjects

@@ -2,9 +2,9 @@
 
 import json
 import random
-import shutil
 import uuid
 from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from mmengine.logging import MessageHub
 from mmengine.registry import METRICS
 from torch import nn
 
-from mmpola.openmmlab.run.trial import without_traces
+from mmpola.openmmlab.checks.trial import without_traces, write_to
 from tests.helpers.processes import run_script
 from tests.helpers.training import assert_same, saved, small_config
 
@@ -114,12 +114,9 @@ def test_a_run_ends_with_the_same_bits(fixture, options, last, request, tmp_path
     config = request.getfixturevalue(fixture)
     config = changed(config, "custom_hooks = [dict(type='EMAHook')]\nrandomness = dict(seed=5)")
     none = ('--skip-checks', 'trial')
-    drawn = ()
-    if fixture != 'tiny_classifier':
-        drawn = ('default_hooks.visualization.draw=True',)
-    assert train(config, tmp_path / 'with', *options, *drawn) == 0
+    assert train(config, tmp_path / 'with', *options) == 0
     assert 'trial        2 images of val_dataloader' in capsys.readouterr().out
-    assert train(config, tmp_path / 'without', *options, *drawn, arguments=none) == 0
+    assert train(config, tmp_path / 'without', *options, arguments=none) == 0
     assert 'trial  ' not in capsys.readouterr().out
     one, other = (tmp_path / name for name in ('with', 'without'))
     assert_same(saved(one / last), saved(other / last))
@@ -133,7 +130,7 @@ def test_a_run_ends_with_the_same_bits(fixture, options, last, request, tmp_path
         return
     before = last.replace('2', '1')
     resumed = ('--resume', other / before, '--overwrite')
-    assert train(config, other, *options, *drawn, arguments=resumed) == 0
+    assert train(config, other, *options, arguments=resumed) == 0
     assert 'trial        2 images of val_dataloader' in capsys.readouterr().out
     assert_same(saved(one / last), saved(other / last))
 
@@ -152,7 +149,7 @@ def test_mmengines_own_loop_draws_the_same_numbers(tiny_config, tmp_path):
     assert_same(one, other)
 
 
-def test_what_a_model_changes_is_restored():
+def test_what_a_validation_changes_is_restored():
     class Counting(nn.Module):
         def __init__(self):
             super().__init__()
@@ -165,19 +162,15 @@ def test_what_a_model_changes_is_restored():
     hub = MessageHub('of a trial')
     hub.update_scalar('train/loss', 1.0)
     hub.update_info('iter', 4)
+    logger = SimpleNamespace(disabled=False)
+    metric = SimpleNamespace(img_ids=None, results=[])
+    loop = SimpleNamespace(dataloader='all', evaluator=SimpleNamespace(metrics=[metric]))
+    run = SimpleNamespace(message_hub=hub, logger=logger, model=model, _hooks=['one'])
     logged = []
-
-    class Run:
-        message_hub = hub
-
-        class logger:  # noqa: N801
-            disabled = False
-
-    Run.model = model
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
-    with suppress(ValueError), without_traces(Run):
+    with suppress(ValueError), without_traces(run, loop):
         model.train()
         model.calls += 1
         model.lost = torch.full((1,), 7.0)
@@ -186,17 +179,23 @@ def test_what_a_model_changes_is_restored():
         hub.update_scalar('train/loss', 9.0)
         hub.update_info('iter', 9)
         hub.update_info('new', 1)
+        metric.img_ids = [1, 2]
+        metric.new = True
+        loop.dataloader = 'two'
+        run._hooks = []
         random.random()
         np.random.rand()
-        logged.append(Run.logger.disabled)
+        logged.append(logger.disabled)
         raise ValueError('of an evaluator')
-    assert logged == [True] and not Run.logger.disabled
+    assert logged == [True] and not logger.disabled
     assert model.training and not model.norm.training
     assert sorted(name for name, _ in model.named_buffers(recurse=False)) == ['calls', 'lost']
     assert model.calls.item() == 0 and model.lost.item() == 1
     assert model.norm.num_batches_tracked == 0
     assert hub.get_scalar('train/loss').data[0].tolist() == [1.0]
     assert hub.runtime_info == {'iter': 4}
+    assert vars(metric) == {'img_ids': None, 'results': []}
+    assert loop.dataloader == 'all' and run._hooks == ['one']
     drawn = (torch.rand(1).item(), random.random(), np.random.rand())
     torch.manual_seed(1)
     random.seed(1)
@@ -204,54 +203,76 @@ def test_what_a_model_changes_is_restored():
     assert drawn == (torch.rand(1).item(), random.random(), np.random.rand())
 
 
+@METRICS.register_module()
+class AsksForMemory:
+    """A metric that finds no memory."""
+
+    def __init__(self):
+        self.results = []
+
+    def process(self, data_batch, data_samples):
+        raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB\nGPU 0 …')
+
+    def evaluate(self, size):
+        return {}
+
+
 NO_BOX = 'model = dict(test_cfg=dict(rcnn=dict(score_thr=0.9)))'
 ONE_STEP = ('train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=2')
 EVALUATED = (*ONE_STEP, 'train_cfg.val_interval=1')
 
 
+NOT_CHECKED = ('samples-unreadable', 'first-sample', 'image-size', 'channels', 'input-values')
+
+
 @pytest.mark.parametrize(
-    ('fixture', 'text', 'start', 'words'),
+    ('fixture', 'text', 'key', 'error'),
     [
         pytest.param(
             'tiny_config',
             NOT_LOADED,
-            'val_evaluator: expected no error for 2 images of val_dataloader, got ',
-            "KeyError: 'labels' in VOCMetric.process",
+            'val_evaluator',
+            "KeyError: 'labels'",
             id='annotations-not-loaded',
         ),
         pytest.param(
             'tiny_config',
             "model = dict(roi_head=dict(mask_head=None))\nval_evaluator = dict(metric='segm')",
-            'val_evaluator: ',
-            "KeyError: 'segm is not in results' in CocoMetric.compute_metrics",
+            'val_evaluator',
+            "KeyError: 'segm is not in results'",
             id='masks-of-a-model-of-boxes',
         ),
         pytest.param(
             'tiny_segmentation',
             "model = dict(test_cfg=dict(mode='slide', crop_size=(64, 64)))",
-            'model: ',
-            "has no attribute 'stride' in EncoderDecoder.slide_inference",
+            'model',
+            "AttributeError: 'ConfigDict' object has no attribute 'stride'",
             id='windows-without-a-stride',
         ),
         pytest.param(
             'tiny_config',
-            'val_dataloader = dict(dataset=dict(metainfo=dict(palette=[(220, 20, 60)])))\n'
-            'default_hooks = dict(visualization=dict(draw=True))',
-            'default_hooks.visualization: ',
-            'The length of palette should not be less than `num_classes`. in '
-            'DetVisualizationHook.after_val_iter',
-            id='short-palette',
+            "val_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadProposals')]))\n"
+            f'data_checks = dict(skip={NOT_CHECKED})',
+            'val_dataloader.dataset',
+            "KeyError: 'proposals'",
+            id='images-that-are-not-loaded',
+        ),
+        pytest.param(
+            'tiny_config',
+            "val_evaluator = dict(_delete_=True, type='AsksForMemory')",
+            'val_evaluator',
+            'OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB',
+            id='a-lack-of-memory',
         ),
     ],
 )
 def test_what_would_end_a_run_after_an_epoch_ends_it_before(
-    fixture, text, start, words, request, tmp_path, capsys
+    fixture, text, key, error, request, tmp_path, capsys
 ):
     config = request.getfixturevalue(fixture)
     config = changed(config, text)
     line = refusal(config, tmp_path / 'work', capsys)
-    assert line.startswith(start)
-    assert words in line
+    assert line.startswith(f'{key}: expected no error for 2 images of val_dataloader, got {error}')
     assert line.endswith('; the traceback is in the log file [trial]')
     log = next((tmp_path / 'work').glob('*/*.log')).read_text()
     assert 'Traceback (most recent call last):' in log
@@ -316,37 +337,22 @@ def test_a_run_without_validation_is_not_tried(tiny_config, tmp_path, capsys):
     assert 'trial  ' not in capsys.readouterr().out
 
 
-@METRICS.register_module()
-class AsksForMemory:
-    """A metric that finds no memory."""
-
-    def __init__(self):
-        self.results = []
-
-    def process(self, data_batch, data_samples):
-        raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB\nGPU 0 …')
-
-    def evaluate(self, size):
-        return {}
-
-
-def test_a_lack_of_memory_is_not_hidden(tiny_config, tmp_path, capsys):
-    config = changed(tiny_config, "val_evaluator = dict(_delete_=True, type='AsksForMemory')")
-    line = refusal(config, tmp_path / 'work', capsys)
-    assert 'OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB in AsksFor' in line
-
-
-def test_an_evaluation_begins_with_two_images_of_test(
-    tiny_config, write_checkpoint, tmp_path, capsys
-):
+def test_a_test_begins_with_two_images(tiny_config, write_checkpoint, tmp_path, capsys):
     checkpoint = write_checkpoint(tiny_config, tmp_path / 'weights.pth')
-    shown = tmp_path / 'shown'
-    arguments = (checkpoint, '--work-dir', tmp_path / 'work', '--show-dir', shown)
+    arguments = (checkpoint, '--work-dir', tmp_path / 'work')
     assert run_script('test', tiny_config, *arguments) == 0
     assert 'trial        2 images of test_dataloader' in capsys.readouterr().out
-    assert len(list(shown.glob('*'))) == 4
-    shutil.rmtree(shown)
-    palette = 'test_dataloader = dict(dataset=dict(metainfo=dict(palette=[(220, 20, 60)])))'
-    assert run_script('test', changed(tiny_config, palette), *arguments) == 2
-    assert 'error: default_hooks.visualization: ' in capsys.readouterr().err
-    assert not shown.exists()
+    broken = changed(tiny_config, "test_evaluator = dict(_delete_=True, type='AsksForMemory')")
+    assert run_script('test', broken, *arguments) == 2
+    assert 'error: test_evaluator: expected no error for 2 images' in capsys.readouterr().err
+
+
+def test_panoptic_files_are_not_kept_and_the_metric_needs_no_other_image(tmp_path):
+    """mmdet's CocoPanopticMetric compares the whole file unless it has a temporary folder."""
+    metric = SimpleNamespace(
+        outfile_prefix='kept/a', seg_out_dir='kept/a.panoptic', tmp_dir=None, format_only=False
+    )
+    write_to(str(tmp_path), metric)
+    assert metric.tmp_dir == str(tmp_path)
+    assert metric.outfile_prefix == f'{tmp_path}/a'
+    assert metric.seg_out_dir == f'{tmp_path}/a.panoptic'

@@ -1,4 +1,4 @@
-"""A training run logs the advice on its schedule."""
+"""A training run logs what its checks find when it is built."""
 
 import pytest
 
