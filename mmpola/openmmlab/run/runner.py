@@ -21,7 +21,7 @@ from mmpola.openmmlab.config.types import type_class
 from mmpola.openmmlab.results.metrics import add_classes
 from mmpola.openmmlab.results.names import write_apart
 from mmpola.openmmlab.screen.screen import Screen, ScreenHook, prints_logged
-from mmpola.openmmlab.start.last_step import NOTED, HookCalls, keep_last_step
+from mmpola.openmmlab.start.last_step import keep_last_step
 
 FIRST_BATCH = 'first_batch'
 BUFFERS = 'buffers'
@@ -78,7 +78,6 @@ class Runner(mmengine.runner.Runner):
     """
 
     _screen: Screen
-    _calls = HookCalls()
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         with self._keys_named():
@@ -90,7 +89,7 @@ class Runner(mmengine.runner.Runner):
             try:
                 return super().train()
             except Exception as error:
-                keep_last_step(self, error, self._calls)
+                keep_last_step(self, error)
                 raise
 
     def test(self) -> dict[str, float]:
@@ -121,17 +120,6 @@ class Runner(mmengine.runner.Runner):
                 self.logger.info(traceback.format_exc())
                 where = '; the traceback is in the log file'
             raise UsageError(f'{key}: {reason(error)}{where}') from error
-
-    def call_hook(self, fn_name: str, **kwargs: Any) -> None:
-        """Call a method of each hook, and note which have completed it."""
-        if fn_name not in NOTED:
-            super().call_hook(fn_name, **kwargs)
-            return
-        calls = HookCalls(fn_name, kwargs, list(self.hooks))
-        for hook in self.hooks:
-            self._calls = calls  # a hook may validate
-            getattr(hook, fn_name)(self, **kwargs)
-            calls.waiting.remove(hook)
 
     def build_logger(self, *arguments: Any, **options: Any) -> MMLogger:
         """Build MMEngine's logger and put the filter in front of its screen."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from mmengine.dist import get_world_size, is_main_process
@@ -22,30 +23,8 @@ from mmpola.openmmlab.run.atomic_checkpoint import (
 from mmpola.openmmlab.run.finite import NonFiniteError
 from mmpola.openmmlab.run.mean_buffers import MeanBuffersHook
 
-BEGIN = 'before_train_iter'
-STEP = 'after_train_iter'
-EPOCH = 'after_train_epoch'
-VALIDATION = ('before_val_epoch', 'after_val_epoch')
-NOTED = (BEGIN, STEP, EPOCH, *VALIDATION)
-"""Names of the calls of hooks between which the state of a run differs."""
 
-
-@dataclass
-class HookCalls:
-    """The newest of the `NOTED` calls of hooks.
-
-    Attributes:
-        name: of the method.
-        arguments: of the call.
-        waiting: hooks that have not completed it; the first of them failed, or none has begun.
-    """
-
-    name: str = ''
-    arguments: dict[str, Any] = field(default_factory=dict)
-    waiting: list[Hook] = field(default_factory=list)
-
-
-def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
+def keep_last_step(runner: Any, error: Exception) -> None:
     """Save `interrupted.pth` unless a checkpoint of the last step exists, and say so.
 
     `--resume` continues from it. Nothing is saved without a checkpoint hook. Of several processes,
@@ -59,7 +38,6 @@ def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
     Args:
         runner: of the run, in the state in which the error has left it.
         error: that ended the run.
-        calls: how far the hooks have come.
     """
     saving = next((hook for hook in runner.hooks if isinstance(hook, AtomicCheckpointHook)), None)
     if saving is None or saving.saved_at is None or not is_main_process():
@@ -67,7 +45,7 @@ def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
     alone = get_world_size() > 1
     if alone and (isinstance(error, (DistError, NonFiniteError)) or is_sharded(runner)):
         return
-    complete_step(runner, calls)
+    waiting = complete_step(runner, error)
     if runner.iter <= saving.saved_at:
         return
     try:
@@ -86,7 +64,7 @@ def keep_last_step(runner: Any, error: Exception, calls: HookCalls) -> None:
         return
     statistics = _statistics(runner)
     note = ''
-    if calls.name == STEP and statistics in calls.waiting and statistics.own_norms():
+    if statistics in waiting and statistics.own_norms():
         note = ', whose statistics of BatchNorm are those of the first process alone'
     runner.logger.error(
         f'{first_line(error)}: stopped after {counted(runner.iter, "step")}; --resume continues '
@@ -106,31 +84,57 @@ def is_sharded(runner: Any) -> bool:
     return any(isinstance(one.optimizer, ZeroRedundancyOptimizer) for one in wrappers)
 
 
-def complete_step(runner: Any, calls: HookCalls) -> None:
+def complete_step(runner: Any, error: Exception) -> Sequence[Hook]:
     """Bring schedule, averages, statistics and counters of a run to its weights.
 
     A step that fails may have changed the statistics of BatchNorm. A hook that fails after a step
-    keeps later ones from following it, and in a validation the model has the averaged weights.
+    keeps later ones from following it, and in a validation the model has the averaged weights. The
+    traceback of the error says where the run was.
+
+    Returns:
+        The hooks that have not followed the last step: the one that has failed and later ones.
     """
-    statistics = _statistics(runner)
-    if calls.name == BEGIN and statistics is not None and statistics not in calls.waiting:
-        statistics.restore()
-    unfinished = [
-        hook
-        for hook in calls.waiting
-        if isinstance(hook, (EMAHook, ParamSchedulerHook)) and hook is not calls.waiting[0]
-    ]
     loop = runner.train_loop
-    if calls.name == STEP and calls.waiting:
-        for hook in unfinished:
-            hook.after_train_iter(runner, **calls.arguments)
+    in_step = False
+    in_validation = False
+    call = ''
+    arguments: dict[str, Any] = {}
+    waiting: list[Hook] = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        names = frame.f_locals
+        owner: Any = names.get('self', frame)
+        method = frame.f_code.co_name
+        if owner is loop and not call:
+            in_step = method == 'run_iter'
+        elif owner is runner.val_loop and not in_validation:
+            in_validation = True
+            call = ''  # a hook may validate
+        elif owner is runner and method == 'call_hook' and not call:
+            call = names['fn_name']
+            arguments = names['kwargs']
+            failed = names.get('hook', runner.hooks[0])
+            waiting = runner.hooks[runner.hooks.index(failed) :]
+    if in_validation:
+        for hook in runner.hooks:
+            exchanged = call not in ('before_val', 'after_val')
+            if call == 'before_val_epoch':
+                exchanged = hook not in waiting
+            elif call == 'after_val_epoch':
+                exchanged = hook in waiting
+            if exchanged and isinstance(hook, EMAHook):
+                hook.after_val_epoch(runner)
+        return []
+    later = [hook for hook in waiting[1:] if isinstance(hook, (EMAHook, ParamSchedulerHook))]
+    statistics = _statistics(runner)
+    if call == 'after_train_iter':
+        for hook in later:
+            hook.after_train_iter(runner, **arguments)
         loop._iter += 1
-    if calls.name == EPOCH and calls.waiting and is_by_epoch(loop):
-        for hook in unfinished:
+        return waiting
+    if call == 'after_train_epoch' and is_by_epoch(loop):
+        for hook in later:
             hook.after_train_epoch(runner)
         loop._epoch += 1
-    if calls.name in VALIDATION:
-        for hook in runner.hooks:
-            begins = calls.name == VALIDATION[0]
-            if isinstance(hook, EMAHook) and begins != (hook in calls.waiting):
-                hook.after_val_epoch(runner)
+    elif in_step and statistics is not None and statistics not in waiting:
+        statistics.restore()
+    return []

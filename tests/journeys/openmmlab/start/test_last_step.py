@@ -3,11 +3,10 @@
 import copy
 
 import pytest
-from mmengine.hooks import EMAHook, Hook
+from mmengine.hooks import Hook
 
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.openmmlab.run.runner import Runner
-from mmpola.openmmlab.start.last_step import HookCalls, complete_step
 from tests.helpers.configs import SMALL_ARCHS
 from tests.helpers.training import assert_same, forget_runs, saved, small_config
 
@@ -156,7 +155,8 @@ def test_a_run_that_another_hook_ends_saves_its_last_weights(colours, tmp_path):
 @pytest.mark.parametrize('loop', ['mmpola.ExactIterLoop', 'IterBasedTrainLoop'])
 def test_a_hook_that_counts_epochs_in_a_loop_of_steps_says_so(loop, colours, tmp_path):
     cfg = config(colours, tmp_path)
-    cfg.train_cfg = {'type': loop, 'max_iters': 20, 'val_interval': 20}
+    cfg.train_cfg = {'type': loop, 'max_iters': 20}
+    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     cfg.param_scheduler = []
     cfg.default_hooks.pop('preemption')  # it needs a loop of mmpola
     with pytest.raises(RuntimeError, match='broken'):
@@ -166,25 +166,3 @@ def test_a_hook_that_counts_epochs_in_a_loop_of_steps_says_so(loop, colours, tmp
     assert log.count('default_hooks.checkpoint: counts epochs, but train_cfg counts steps') == 1
     assert f'stopped after 11 steps; --resume continues from {tmp_path}/interrupted.pth' in log
     assert read_checkpoint(tmp_path / 'interrupted.pth')['meta']['iter'] == 11
-
-
-def test_averaged_weights_are_exchanged_only_where_they_are_in_the_model():
-    """`HookCalls.waiting` has the hooks that have not completed the call."""
-    exchanged = []
-
-    class Averages(EMAHook):
-        def after_val_epoch(self, runner, metrics=None):
-            exchanged.append(True)
-
-    hook = Averages()
-    runner = type('Runner', (), {'hooks': [hook], 'train_loop': None})
-    for name, waiting, expected in [
-        ('before_val_epoch', [hook], 0),
-        ('before_val_epoch', [], 1),
-        ('after_val_epoch', [hook], 1),
-        ('after_val_epoch', [], 0),
-        ('before_train_iter', [hook], 0),
-    ]:
-        exchanged.clear()
-        complete_step(runner, HookCalls(name, {}, waiting))
-        assert len(exchanged) == expected
