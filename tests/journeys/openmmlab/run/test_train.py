@@ -86,7 +86,8 @@ def test_a_run_killed_in_its_last_validation_ends_as_a_whole_one(tiny_config, tm
     A run that has ended is not validated again, even if its last validation was not the best one,
     after which MMEngine saves nothing.
     """
-    options = ('--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1')
+    options = ('--skip-checks', 'trial', '--cfg-options')  # the trial validates, too
+    options += ('train_cfg.max_epochs=1', 'train_cfg.val_interval=1')
     options += ('default_hooks.checkpoint.save_best=None',)
 
     def train(work, *arguments):
@@ -99,6 +100,7 @@ def test_a_run_killed_in_its_last_validation_ends_as_a_whole_one(tiny_config, tm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr('mmengine.runner.ValLoop.run', stop)
         assert train(work) == 9
+    assert (work / 'epoch_1.pth').is_file()
     assert train(work, '--resume') == 0
     whole = tmp_path / 'whole'
     assert train(whole) == 0
