@@ -79,6 +79,20 @@ randomness = dict(seed=0)
 """
 """Text of a config: {base} is mask_rcnn_pola_swin_shapes.py, {data} a COCO folder with a slash."""
 
+OTHERS = {
+    'Swin': dict(
+        type='mmdet.SwinTransformer', embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4)
+    ),
+    'PVT': dict(
+        type='mmdet.PyramidVisionTransformer',
+        embed_dims=8,
+        num_layers=(1, 1, 1, 1),
+        num_heads=(1, 2, 4, 8),
+    ),
+    'ResNet': dict(type='mmdet.ResNet', depth=18, base_channels=8),
+}
+"""Backbones of mmdet with the widths of the one in `TINY`."""
+
 STATE = {
     'message_hub': {'log_scalars': {}, 'runtime_info': {}, 'resumed_keys': {}},
     'optimizer': {'state': {}, 'param_groups': []},

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, MODELS
 from numpy.typing import NDArray
-from torch import nn
 
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.init_cfg import is_pretrained
@@ -48,13 +46,14 @@ from mmpola.openmmlab.checks.table import (
     check,
     some,
 )
-from mmpola.openmmlab.config.build import unwrapped
+from mmpola.openmmlab.config.build import parameters_without_gradient
 from mmpola.openmmlab.config.contents import (
     class_count_problems,
     class_list_problem,
     evaluators,
     head_ignore_index,
     inner_datasets,
+    input_channels,
     nodes,
     predicted_classes,
     type_name,
@@ -136,56 +135,16 @@ def _input_size(dataloader: dict[str, Any]) -> Any:
 @check('unread-maps', WARNING, FIRST)
 def unread_maps(run: Run) -> Iterator[str]:
     """The backbone learns norms of maps that neck and heads never read: DDP stops there."""
-    model = unwrapped(run.model)
-    backbone = getattr(model, 'backbone', None)
-    if 'train' not in run.splits or not isinstance(backbone, Backbone):
+    if 'train' not in run.splits or run.model is None or run.cfg.get('find_unused_parameters'):
         return
-    stages = list(backbone.out_indices)
-    read = maps_read(model, stages)
-    idle = []
-    for stage in stages:
-        learning: list[Any] = []
-        if stage not in read and stage == stages[-1]:  # nothing reads its blocks either
-            learning = list(backbone.stages[-1].parameters())
-        elif stage not in read and str(stage) in backbone.norms and not backbone.chained_norms:
-            learning = list(backbone.norms[str(stage)].parameters())
-        if any(parameter.requires_grad for parameter in learning):
-            idle.append(stage)
+    idle = parameters_without_gradient(run.model, input_channels(run.cfg.model))
     if idle:
-        channels = [backbone.embed_dims[stage] for stage in read]
-        remedy = 'and number in_index of the heads anew'
-        if isinstance(getattr(model, 'neck', None), nn.Module):
-            remedy = f'model.neck.in_channels={channels} and, if it is set, start_level=0'
         yield (
-            f'model.backbone.out_indices: expected {tuple(read)}, the maps that are read, got '
-            f'{tuple(stages)}: norms of {listed(idle)} get no gradient, so that training stops at '
-            f'its second step on several GPUs; set it, {remedy}'
+            f'model.backbone: {listed(idle)} get no gradient, as nothing reads what they compute: '
+            'training stops at its second step on several GPUs; leave the maps that are not read '
+            'out of model.backbone.out_indices, and out of in_channels, in_index and start_level '
+            'of the neck or the heads, or set find_unused_parameters=True'
         )
-
-
-def maps_read(model: Any, stages: Sequence[int]) -> list[int]:
-    """Return the stages whose maps the neck, or a head if there is none, reads.
-
-    A copy of the neck computes on tensors without values; all stages if it cannot.
-    """
-    neck = getattr(model, 'neck', None)
-    if not isinstance(neck, nn.Module):
-        chosen = [part.in_index for part in model.modules() if hasattr(part, 'in_index')]
-        numbers = [number for index in chosen for number in np.atleast_1d(index).tolist()]
-        read = {stages[number] for number in numbers}
-        return [stage for stage in stages if stage in read or not chosen]
-    maps = []
-    for number, stage in enumerate(stages):
-        size = 64 >> number
-        shape = (1, model.backbone.embed_dims[stage], size, size)
-        maps.append(torch.empty(shape, device='meta', requires_grad=True))
-    try:
-        outputs = copy.deepcopy(neck).to('meta')(tuple(maps))
-        total = sum(output.sum() for output in outputs)
-        gradients = torch.autograd.grad(total, maps, allow_unused=True)
-    except Exception:  # whatever a neck of somebody's own needs
-        return list(stages)
-    return [stage for stage, grad in zip(stages, gradients, strict=True) if grad is not None]
 
 
 @check(FILES_MISSING, ERROR, FIRST)

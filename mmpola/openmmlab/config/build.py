@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import traceback
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +13,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from mmpola.backbones.base import Backbone
 from mmpola.messages import UsageError, first_line, listed
-from mmpola.openmmlab.config.contents import nodes, type_name
+from mmpola.openmmlab.config.contents import input_channels, nodes, type_name
 from mmpola.openmmlab.config.types import scope
 from mmpola.registry import REGISTERED_NAMES
 
@@ -26,19 +27,23 @@ HEAD_KEYS: tuple[str, ...] = (
 )
 """Parts of a model that read the maps of the backbone if there is no neck."""
 
+SIDE = 128
+"""Height and width of the image, in pixels, for which the backbone computes maps to be read."""
+
 
 def validate_config(cfg: Config) -> nn.Module:
-    """Build the config's model, and compare the channels of its parts.
+    """Build the config's model, and let its neck or heads read the maps of its backbone.
 
     Returns:
         What `build_model` returns.
 
     Raises:
-        UsageError: it cannot be built, or the input channels of its neck or heads are not those of
-            the backbone; the message is one line.
+        UsageError: it cannot be built, or its neck or a head cannot read the maps of the backbone;
+            the message is one line.
     """
     model = build_model(cfg)
-    check_channels(cfg.model.get('module', cfg.model), unwrapped(model))
+    with torch.no_grad():
+        read_maps(copy_to_run(model), input_channels(cfg.model))
     return model
 
 
@@ -123,52 +128,110 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
-def check_channels(settings: dict[str, Any], model: nn.Module) -> None:
-    """Compare `in_channels` of the neck, or of the heads without one, with a backbone of mmpola.
+def copy_to_run(model: Any) -> Any:
+    """Return a copy of a model, without wrappers, in evaluation mode; None if it has no copy."""
+    try:
+        return copy.deepcopy(unwrapped(model)).eval()
+    except Exception:  # tensors that layers of other packages compute cannot be copied
+        return None
+
+
+def read_maps(model: Any, channels: int) -> list[torch.Tensor] | None:
+    """Return what the neck makes of the maps of the backbone, or what each head does without one.
 
     Args:
-        settings: the config's model.
-        model: the same, built.
+        model: a model in evaluation mode, on any device.
+        channels: those of the image.
+
+    Returns:
+        None if nobody can tell, as a part needs another image or more arguments.
 
     Raises:
-        UsageError: they differ.
+        UsageError: the neck or a head cannot read the maps.
     """
-    backbone = getattr(model, 'backbone', None)
-    if not isinstance(backbone, Backbone):
-        return
-    channels = [backbone.embed_dims[index] for index in backbone.out_indices]
-    keys = HEAD_KEYS
-    if settings.get('neck'):
-        keys = ('neck',)
-    for key in keys:
-        parts = settings.get(key) or []
-        if isinstance(parts, dict):
-            _compare(f'model.{key}', parts, channels)
-        elif key == 'neck':  # necks in a row; the first one reads the backbone
-            _compare('model.neck.0', parts[0], channels)
-        else:  # several auxiliary heads
-            for number, part in enumerate(parts):
-                _compare(f'model.{key}.{number}', part, channels)
+    readers = list(readers_of(model))
+    if not readers:
+        return None
+    device = next(model.backbone.parameters()).device
+    try:
+        maps = model.backbone(torch.zeros(1, channels, SIDE, SIDE, device=device))
+    except Exception:  # whatever a backbone of somebody's own needs
+        return None
+    found: list[torch.Tensor] = []
+    is_complete = True
+    for key, part in readers:
+        try:
+            found += tensors_in(part(maps))
+        except Exception as error:  # whatever a part of somebody's own needs
+            if not is_misfit(error):
+                is_complete = False
+                continue
+            widths = [one.shape[1] for one in maps]
+            raise UsageError(
+                f'{key}: cannot read the maps of model.backbone, which have {widths} channels '
+                f'(see in_channels and in_index): {reason(error)}'
+            ) from error
+    return found if is_complete else None
 
 
-def _compare(key: str, part: dict[str, Any], channels: list[int]) -> None:
-    """Compare the `in_channels` of a neck or head with the maps that its `in_index` selects."""
-    given = part.get('in_channels')
-    index = part.get('in_index')
-    if isinstance(given, (list, tuple)):
-        given = list(given)
-        index = index or range(len(channels))
-    elif isinstance(given, int) and isinstance(index, int):
-        given = [given]
-        index = [index]
-    else:
+def is_misfit(error: Exception) -> bool:
+    """Whether a layer of torch, an index or an assertion refuses maps.
+
+    Operators of other packages may need another device.
+    """
+    place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    is_of_torch = Path(nn.__file__).parent in place.parents
+    is_shape = type(error) is RuntimeError and is_of_torch
+    return is_shape or isinstance(error, (AssertionError, IndexError))
+
+
+def parameters_without_gradient(model: nn.Module, channels: int) -> list[str]:
+    """Name the trained parameters of the backbone with which nothing is computed that is read.
+
+    They are found without values, by the graph for the gradient.
+
+    Args:
+        model: a model on any device, which stays as it is.
+        channels: those of its images.
+
+    Raises:
+        UsageError: the neck or a head cannot read the maps of the backbone.
+    """
+    copied = copy_to_run(model)
+    if copied is None:
+        return []
+    outputs = read_maps(copied.to('meta'), channels) or []
+    learning = [output.sum() for output in outputs if output.requires_grad]
+    named = copied.backbone.named_parameters() if learning else ()
+    trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+    if not trained:
+        return []
+    gradients = torch.autograd.grad(learning, list(trained.values()), allow_unused=True)
+    return [name for name, grad in zip(trained, gradients, strict=True) if grad is None]
+
+
+def readers_of(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (config key, module) of what reads the maps of the backbone: the neck, or the heads."""
+    if not isinstance(getattr(model, 'backbone', None), nn.Module):
         return
-    if max(index) >= len(channels):
-        raise UsageError(
-            f'{key}.in_index: the backbone returns {len(channels)} maps, got {list(index)}'
-        )
-    expected = [channels[i] for i in index]
-    if given != expected:
-        raise UsageError(
-            f'{key}.in_channels: expected the channels of model.backbone, {expected}, got {given}'
-        )
+    if isinstance(getattr(model, 'neck', None), nn.Module):
+        yield 'model.neck', model.neck
+        return
+    for key in HEAD_KEYS:
+        head = getattr(model, key, None)
+        if isinstance(head, nn.ModuleList):
+            for number, one in enumerate(head):
+                yield f'model.{key}.{number}', one
+        elif isinstance(head, nn.Module):
+            yield f'model.{key}', getattr(head, 'pixel_decoder', head)  # as in Mask2Former
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield all tensors in nested lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_in(one)

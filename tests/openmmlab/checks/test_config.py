@@ -1,11 +1,15 @@
 """Checks of a config and its model, before any data is read."""
 
+import copy
+
 import pytest
 import torch
 from mmengine.config import Config
 
+from mmpola.messages import listed
 from mmpola.openmmlab.checks.table import FIRST, Run, ask
 from mmpola.openmmlab.config.build import build_model
+from tests.helpers.configs import OTHERS
 from tests.helpers.refusals import only
 
 
@@ -51,16 +55,33 @@ def test_maps_that_the_neck_never_reads(device, detection):
     detection.model.neck.start_level = 1
     model = build_model(detection)
     text = only(found(detection, model.to(device)), 'unread-maps')
-    assert text.startswith('model.backbone.out_indices: expected (1, 2, 3)')
-    assert 'model.neck.in_channels=[16, 32, 64]' in text
+    assert text.startswith('model.backbone: norms.0.weight, norms.0.bias get no gradient')
     model = build_model(detection)
     assert without_gradient(model, (1, 3, 64, 64)) == ['norms.0.weight', 'norms.0.bias']
+    detection.find_unused_parameters = True
+    assert not found(detection, model)
+    detection.find_unused_parameters = False
     detection.model.backbone.out_indices = (1, 2, 3)
     detection.model.neck.in_channels = [16, 32, 64]
     detection.model.neck.start_level = 0
     model = build_model(detection)
     assert not without_gradient(model, (1, 3, 64, 64))
     assert not found(detection, model.to(device))
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_maps_of_another_backbone_that_the_neck_never_reads(name, detection):
+    """Only mmdet's Swin learns a norm for each of them."""
+    detection.model.backbone = OTHERS[name]
+    assert not found(detection, build_model(detection))
+    detection.model.neck.start_level = 1
+    model = build_model(detection)
+    names = without_gradient(copy.deepcopy(model), (1, 3, 64, 64))
+    assert names == (['norm0.weight', 'norm0.bias'] if name == 'Swin' else [])
+    if names:
+        assert f': {listed(names)} get' in only(found(detection, model), 'unread-maps')
+    else:
+        assert not found(detection, model)
 
 
 def test_maps_that_no_head_reads(segmentation):
@@ -71,4 +92,6 @@ def test_maps_that_no_head_reads(segmentation):
     for key in ('_delete_', 'feature_strides'):
         head.pop(key, None)
     text = only(found(segmentation, build_model(segmentation)), 'unread-maps')
-    assert text.startswith('model.backbone.out_indices: expected (2,), the maps that are read')
+    assert 'stages.3.' in text
+    segmentation.model.backbone.frozen_stages = 4
+    assert not found(segmentation, build_model(segmentation))

@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config
 
 from mmpola.openmmlab.config.build import build_model, validate_config
-from tests.helpers.configs import TINY
+from tests.helpers.configs import OTHERS, TINY
 from tests.helpers.refusals import refusal
 
 
@@ -42,8 +42,8 @@ def refusal_of(cfg, **changes):
         ('model.roi_head.mask_head.num_clases', 3, "model: TypeError: .* got .*'num_clases'"),
         ('model.backbone.type', 'PolaSwin', 'model: PolaSwin is not in .*; write mmpola.PolaSwin$'),
         ('model.neck.num_outs', 2, r'model: .*fpn\.py, line .*: assert num_outs >= self.num_ins '),
-        ('model.neck.in_channels', [8, 16, 32, 255], 'model.neck.in_channels: .*8, 16, 32, 64'),
-        ('model.backbone.out_indices', (0, 1, 2), 'model.neck.in_channels: '),
+        ('model.neck.in_channels', [8, 16, 32, 255], r'model\.neck: .*\[8, 16, 32, 64\].* 255 '),
+        ('model.backbone.out_indices', (0, 1, 2), r'model\.neck: .*\[8, 16, 32\].*len\(inputs\)'),
     ],
 )
 def test_a_mistake_is_one_line_with_the_error_of_its_constructor(detector, key, value, named):
@@ -62,7 +62,40 @@ def test_the_heads_of_a_segmenter(root, head, key, value):
     cfg = Config.fromfile(root / 'configs' / 'upernet_pola_swin_t_160k.py')
     validate_config(cfg)
     message = refusal_of(cfg, **{f'model.{head}.{key}': value})
-    assert message.startswith(f'model.{head}.{key}: ')
+    assert message.startswith(f'model.{head}: cannot read ')
+    assert '[96, 192, 384, 768] channels' in message
+
+
+def test_the_head_of_mask2former(root):
+    cfg = Config.fromfile(root / 'configs' / 'mask2former_pola_swin_t_50e.py')
+    message = refusal_of(cfg, **{'model.panoptic_head.in_channels': [96, 192, 384, 767]})
+    assert message.startswith('model.panoptic_head: cannot read ')
+
+
+@pytest.mark.parametrize('backbone', OTHERS.values(), ids=OTHERS)
+def test_the_neck_of_another_backbone(detector, backbone):
+    cfg = copy.deepcopy(detector)
+    cfg.model.backbone = backbone
+    validate_config(cfg)
+    necks = [cfg.model.neck, dict(type='mmdet.BFP', in_channels=16, num_levels=5)]
+    validate_config(Config({**cfg, 'model': {**cfg.model, 'neck': necks}}))
+    message = refusal_of(cfg, **{'model.neck.in_channels': [8, 16, 32, 255]})
+    assert message.startswith('model.neck: cannot read ')
+    assert '[8, 16, 32, 64] channels' in message
+
+
+@pytest.mark.parametrize(
+    ('part', 'kind'),
+    [('backbone', AssertionError), ('neck', TypeError), ('neck', RuntimeError)],
+)
+def test_what_may_run_elsewhere_is_not_refused(detector, part, kind, monkeypatch):
+    """Another size of the image, more arguments, or an operator that needs a GPU."""
+
+    def forward(self, maps):
+        raise kind('not here')
+
+    monkeypatch.setattr(type(getattr(build_model(detector), part)), 'forward', forward)
+    validate_config(detector)
 
 
 def test_of_a_classifier(root):
