@@ -257,12 +257,20 @@ def images_missing(data: Data) -> Iterator[str]:
         if name not in listed_names(folder):
             absent.append(path)
     rule = f'{data.place}: images or label maps that do not exist'
-    folders = {os.path.dirname(path) for path in absent}
-    there = [f'{folder}/{name}' for folder in folders for name in listed_names(folder)]
-    if {normalize('NFC', path) for path in absent} & {normalize('NFC', path) for path in there}:
-        rule += '; the files have the same names in another Unicode form, as after unpacking '
-        rule += 'on a Mac: rename them to that of the annotations'
+    there = {}
+    for folder in {os.path.dirname(path) for path in absent}:
+        for name in listed_names(folder):
+            there[plain_name(f'{folder}/{name}')] = name
+    alike = [there[plain_name(path)] for path in absent if plain_name(path) in there]
+    if alike:
+        rule += f'; there is {listed(alike, 3)}, the same in other capitals or in another Unicode '
+        rule += 'form, as after unpacking on a Mac: rename the files as annotated'
     yield from some(rule, absent)
+
+
+def plain_name(path: str) -> str:
+    """Return what paths have in common that differ in capitals or their Unicode form."""
+    return normalize('NFC', path).casefold()
 
 
 def names_in(folder: str) -> set[str]:

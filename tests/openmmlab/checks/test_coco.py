@@ -43,6 +43,18 @@ def test_classes_in_another_order_than_the_file(detection, annotations):
     assert text.endswith('got square, circle, triangle, star, ring and 1 more')
 
 
+def test_objects_of_one_class_only(detection, annotations):
+    first, second, *_ = annotations['categories']
+    for entry in annotations['annotations']:
+        entry['category_id'] = first['id']
+    annotations.save()
+    text = only(warnings(detection), 'one-class')
+    assert f'expected labels of at least 2 classes, got {first["name"]} of 6 ' in text
+    annotations['annotations'][0]['category_id'] = second['id']
+    annotations.save()
+    assert 'one-class' not in dict(warnings(detection))
+
+
 def test_two_categories_of_one_name(detection, annotations):
     annotations['categories'].append({**annotations['categories'][0], 'id': 99})
     annotations.save()
@@ -421,13 +433,18 @@ def test_fragments_beside_an_outline(fragment, place, detection, annotations):
     assert data.labels.ignored == 0
 
 
-def test_names_of_files_from_a_mac(detection, annotations, coco):
-    first = annotations['images'][0]
+@pytest.mark.parametrize('name', [unicodedata.normalize('NFD', 'fünf.jpg'), 'FÜNF.JPG'])
+def test_names_of_files_from_a_mac_or_a_camera(name, detection, annotations, coco):
+    """They differ from the annotations in Unicode form or capitals."""
+    first, second, *_ = annotations['images']
     folder = coco / 'train2017'
-    (folder / first['file_name']).rename(folder / unicodedata.normalize('NFD', 'fünf.jpg'))
+    (folder / first['file_name']).rename(folder / name)
+    (folder / second['file_name']).unlink()
     first['file_name'] = unicodedata.normalize('NFC', 'fünf.jpg')
     annotations.save()
-    assert 'another Unicode form' in only(errors(detection), 'images-missing')
+    text = only(errors(detection), 'images-missing')
+    assert f'; there is {name}, the same in other capitals or in another Unicode form' in text
+    assert ' (2): ' in text
 
 
 def test_a_set_without_labels_beside_one_with(detection, annotations, coco):

@@ -1,4 +1,4 @@
-"""The page of the command line lists the checks."""
+"""The page of the command line lists the checks, and tests name them."""
 
 import mmpola.openmmlab.checks  # noqa: F401  which fills the table
 from mmpola.openmmlab.checks.table import CHECKS
@@ -11,3 +11,9 @@ def test_the_page_has_the_table_of_checks(root):
     assert (
         '\n'.join(['| check | level | what it finds |', '| --- | --- | --- |', *rows, '']) in text
     )
+
+
+def test_every_check_is_named_by_a_test(root):
+    text = '\n'.join(path.read_text() for path in (root / 'tests').rglob('*.py'))
+    unnamed = [name for name in CHECKS if f"'{name}'" not in text and f'[{name}]' not in text]
+    assert not unnamed
