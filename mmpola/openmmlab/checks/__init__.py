@@ -1,8 +1,8 @@
 """Checks of the data that a config names, before training: `check_data` is the entry.
 
-What is read: `read.py`, what a data set knows of its samples, and `samples.py`, what its pipeline
-loads. What is asked: `table.py`, the table of checks. Four files fill it: `data.py`, `run.py`, and
-`built.py` and `trial.py` for what is known when the run is built. What is printed: `report.py`.
+read.py opens the data sets, and samples.py runs their pipelines. table.py lists the checks, which
+stand in data.py, run.py and, for a run that is built, built.py and trial.py. report.py prints what
+they find.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import mmpola.openmmlab.checks.built
 import mmpola.openmmlab.checks.trial  # noqa: F401  these fill the table
 from mmpola.openmmlab.checks.data import EXIF, SIXTEEN_BITS
 from mmpola.openmmlab.checks.read import Data, different_datasets, read
-from mmpola.openmmlab.checks.report import Checked, refuse
+from mmpola.openmmlab.checks.report import CheckReport, refuse
 from mmpola.openmmlab.checks.run import FILES_MISSING
 from mmpola.openmmlab.checks.samples import load, measure
 from mmpola.openmmlab.checks.table import (
@@ -28,17 +28,17 @@ from mmpola.openmmlab.checks.table import (
     SAMPLE,
     TOGETHER,
     WARNING,
-    Found,
+    Finding,
     Run,
-    ask,
     names_to_skip,
+    run_checks,
 )
 from mmpola.openmmlab.config.contents import skipped_checks
 from mmpola.openmmlab.config.types import scope
 from mmpola.openmmlab.predict.reader import ImageReader, sixteen_bits_note, turned_note
 from mmpola.openmmlab.processes import place
 
-__all__ = ['Checked', 'Data', 'add_skip_argument', 'check_data', 'image_lines', 'names_to_skip']
+__all__ = ['CheckReport', 'Data', 'add_skip_argument', 'check_data', 'image_lines', 'names_to_skip']
 
 
 def add_skip_argument(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def check_data(
     whole: bool = False,
     model: nn.Module | None = None,
     measured: tuple[str, ...] = (),
-) -> Checked:
+) -> CheckReport:
     """Check the data sets of `splits`, as they are built, and count what they hold.
 
     If a launcher starts several processes on a machine, only the first one opens the files.
@@ -85,23 +85,23 @@ def check_data(
     for data in sets:
         read(data, is_first)
     run = Run(cfg, splits, whole, sets, model)
-    found = ask(FIRST, run, skip)
+    found = run_checks(FIRST, run, skip)
     is_complete = all(one.name != FILES_MISSING for one in found)
     for data in sets:
         if not data.is_read:
             continue
-        own = ask(DATA, data, skip)
+        own = run_checks(DATA, data, skip)
         if data.images > 0 and all(one.level != ERROR for one in own):
             load(data, whole)
-            own += ask(SAMPLE, data, skip)
+            own += run_checks(SAMPLE, data, skip)
         found += own
     if is_first and is_complete:
         run = run._replace(measured=measured_datasets(cfg, measured, sets))
-        found += ask(TOGETHER, run, skip)
+        found += run_checks(TOGETHER, run, skip)
     found = list(dict.fromkeys(found))
     if any(one.level == ERROR for one in found):
         refuse(found, is_complete)
-    return Checked(sets, found, skip, run.measured)
+    return CheckReport(sets, found, skip, run.measured)
 
 
 def measured_datasets(cfg: Config, splits: tuple[str, ...], loaded: list[Data]) -> list[Data]:
@@ -138,5 +138,5 @@ def image_lines(cfg: Config, reader: ImageReader) -> list[str]:
         EXIF: turned_note(reader.turned, reader.count),
     }
     skip = skipped_checks(cfg)
-    found = [Found(name, WARNING, note) for name, note in notes.items() if note]
+    found = [Finding(name, WARNING, note) for name, note in notes.items() if note]
     return [str(one) for one in found if one.name not in skip]

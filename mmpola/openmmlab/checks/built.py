@@ -8,7 +8,7 @@ from typing import Any
 from mmengine.hooks import CheckpointHook, Hook
 
 from mmpola.messages import UsageError
-from mmpola.openmmlab.checks.table import BUILT, WARNING, Built, ask, check, names_to_skip
+from mmpola.openmmlab.checks.table import BUILT, WARNING, Built, check, names_to_skip, run_checks
 from mmpola.openmmlab.run.advice import is_by_epoch, length_advice
 
 
@@ -88,7 +88,7 @@ class ChecksHook(Hook):
 
 def _ask(built: Built) -> None:
     errors = []
-    for one in ask(BUILT, built, names_to_skip(built.runner.cfg)):
+    for one in run_checks(BUILT, built, names_to_skip(built.runner.cfg)):
         if one.level == WARNING:
             built.runner.logger.warning(one.line)
         else:

@@ -75,7 +75,7 @@ class Fault(NamedTuple):
     text: str
 
 
-class Known(NamedTuple):
+class KnownSamples(NamedTuple):
     """What a data set knows about its samples without loading them.
 
     Attributes:
@@ -98,7 +98,7 @@ class Known(NamedTuple):
 
 
 @dataclass
-class Loaded:
+class LoadedSamples:
     """What the steps of a pipeline have loaded.
 
     Attributes:
@@ -189,8 +189,8 @@ class Data:
     faults: list[Fault] = field(default_factory=list)
     images: int = 0
     is_read: bool = False
-    known: Known = field(default_factory=Known)
-    loaded: Loaded = field(default_factory=Loaded)
+    known: KnownSamples = field(default_factory=KnownSamples)
+    loaded: LoadedSamples = field(default_factory=LoadedSamples)
 
     @property
     def kind(self) -> str:
@@ -320,7 +320,7 @@ def build(data: Data) -> Any:
     if isinstance(kind, type) and issubclass(kind, BaseDataset):
         arguments['lazy_init'] = True
         names = {'noted': data, '__module__': kind.__module__}
-        arguments['type'] = type(kind.__name__, (Watched, kind), names)
+        arguments['type'] = type(kind.__name__, (RecordingDataset, kind), names)
     return DATASETS.build(arguments)
 
 
@@ -351,7 +351,7 @@ def number_of_samples(data: Data) -> int:
         return 0  # MMEngine cannot store an empty list
 
 
-class Watched(BaseDataset):
+class RecordingDataset(BaseDataset):
     """Goes before the class of a data set, and notes what that reads but forgets."""
 
     noted: Data
@@ -387,7 +387,7 @@ class Watched(BaseDataset):
         return super()._parse_instance_info(tree, *arguments, **options)
 
 
-def note_dropped(dataset: Watched, raw: Any, info: Any) -> None:
+def note_dropped(dataset: RecordingDataset, raw: Any, info: Any) -> None:
     """Count the annotations of an image that a data set has left out."""
     annotations = raw.get('raw_ann_info') if isinstance(raw, dict) else None
     is_plain = isinstance(info, dict) and 'instances' in info and 'segments_info' not in info
@@ -406,10 +406,10 @@ def note_dropped(dataset: Watched, raw: Any, info: Any) -> None:
         data.dropped[str(raw['raw_img_info'].get('file_name'))] += dropped
 
 
-def known_of(dataset: Any, images: int) -> Known:
+def known_of(dataset: Any, images: int) -> KnownSamples:
     """Collect what `get_data_info` tells about each sample."""
     if images == 0 or not hasattr(dataset, 'get_data_info'):
-        return Known()
+        return KnownSamples()
     with_mask = loads_masks(dataset)
     is_local = getattr(dataset, 'backend_args', None) is None and hasattr(dataset, 'data_prefix')
     infos = map(dataset.get_data_info, range(images))
@@ -417,7 +417,7 @@ def known_of(dataset: Any, images: int) -> Known:
     names = []
     files = []
     ids = set()
-    objects = [Known().objects]
+    objects = [KnownSamples().objects]
     faults = []
     for index, info in enumerate(infos):
         labels.append(labels_of(info))
@@ -439,7 +439,7 @@ def known_of(dataset: Any, images: int) -> Known:
         objects.append(np.array(rows, OBJECT))  # compact, as COCO has a million objects
     empty = sum(one is not None and one.total == 0 for one in labels)
     table = np.concatenate(objects).view(np.recarray)
-    return Known(added(labels), empty, names, files, frozenset(ids), table, faults)
+    return KnownSamples(added(labels), empty, names, files, frozenset(ids), table, faults)
 
 
 def object_of(instance: Results, index: int, size: Any, outline: Any) -> tuple[Any, ...]:

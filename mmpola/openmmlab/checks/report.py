@@ -13,7 +13,7 @@ from rich.table import Table
 
 from mmpola.messages import UsageError, counted, listed
 from mmpola.openmmlab.checks.read import INSTANCES, PIXELS, SAMPLES, Data, Labels, size_text
-from mmpola.openmmlab.checks.table import ERROR, Found
+from mmpola.openmmlab.checks.table import ERROR, Finding
 
 ALL_SHOWN = 20
 """The table has a row for every class if there are no more than these."""
@@ -23,14 +23,14 @@ FEWEST = 10
 """Of more classes, the table has these with the most and with the fewest labels."""
 
 
-class Checked(NamedTuple):
+class CheckReport(NamedTuple):
     """Data sets, what is probably a mistake in them, and the checks that were skipped.
 
     `measured` are other data sets, of which only the size is known.
     """
 
     sets: list[Data]
-    found: list[Found]
+    found: list[Finding]
     skipped: list[str]
     measured: Sequence[Data] = ()
 
@@ -45,7 +45,7 @@ class Checked(NamedTuple):
         return lines
 
 
-def refuse(found: Sequence[Found], is_complete: bool) -> None:
+def refuse(found: Sequence[Finding], is_complete: bool) -> None:
     """Raise UsageError with a line for each error and, behind them, for each warning."""
     errors = [str(one) for one in found if one.level == ERROR]
     warnings = [str(one) for one in found if one.level != ERROR]

@@ -21,7 +21,6 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, MODELS
 from numpy.typing import NDArray
 
-from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.init_cfg import is_pretrained
 from mmpola.images import photograph
 from mmpola.messages import OTHER_FORMATS, UsageError, first_line, listed
@@ -360,7 +359,7 @@ def network_inputs(cfg: Config, data: Data) -> list[NDArray[Any]]:
 def starts_from_our_weights(cfg: Config) -> bool:
     """Whether the backbone is one of mmpola's and the config names weights."""
     backbone = type_class((cfg.model.get('backbone') or {}).get('type'), MODELS)
-    is_ours = isinstance(backbone, type) and issubclass(backbone, Backbone)
+    is_ours = getattr(backbone, '__module__', '').startswith('mmpola.')
     has_weights = any(is_pretrained(node) for _, node in nodes(cfg.model, 'model'))
     return is_ours and bool(has_weights or cfg.get('load_from'))
 

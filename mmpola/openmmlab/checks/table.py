@@ -85,7 +85,7 @@ class Check(NamedTuple):
     about: str
     ask: Ask
 
-    def findings(self, subject: Run | Data | Built) -> list[Found]:
+    def findings(self, subject: Run | Data | Built) -> list[Finding]:
         """Ask it.
 
         A check that fails itself, for content that nobody has thought of, is a warning.
@@ -94,13 +94,13 @@ class Check(NamedTuple):
         if level == IN_TRAINING:
             level = ERROR if isinstance(subject, Data) and subject.is_trained else WARNING
         try:
-            return [Found(self.name, level, text) for text in self.ask(subject)]
+            return [Finding(self.name, level, text) for text in self.ask(subject)]
         except Exception as error:
             text = f'this check fails itself, please report it: {first_line(error)}'
-            return [Found(self.name, WARNING, text)]
+            return [Finding(self.name, WARNING, text)]
 
 
-class Found(NamedTuple):
+class Finding(NamedTuple):
     """What a check has found."""
 
     name: str
@@ -132,8 +132,8 @@ def check(name: str, level: str, asked: int) -> Callable[[Ask], Ask]:
     return add
 
 
-def ask(asked: int, subject: Run | Data | Built, skip: Sequence[str]) -> list[Found]:
-    """Ask all checks of a kind but those to skip; return what they find."""
+def run_checks(asked: int, subject: Run | Data | Built, skip: Sequence[str]) -> list[Finding]:
+    """Run every check of this phase that is not skipped; return what they find."""
     found = []
     for one in CHECKS.values():
         if one.asked == asked and one.name not in skip:

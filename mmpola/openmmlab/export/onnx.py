@@ -14,7 +14,6 @@ from mmengine.config import Config
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from mmpola.backbones.classifier import Classifier
 from mmpola.files import write_atomically
 from mmpola.images import mean_and_std, reads_bgr
 from mmpola.messages import UsageError, first_line
@@ -95,7 +94,8 @@ def export_model(
     """
     model = unwrapped(load_model(built, checkpoint))
     is_segmenter = hasattr(model, 'decode_head')
-    if not (backbone_only or is_segmenter or isinstance(model, Classifier)):
+    is_classifier = hasattr(model, 'global_pool')  # as timm's models have
+    if not (backbone_only or is_segmenter or is_classifier):
         raise UsageError(
             f'{type(model).__name__}: only classifiers, segmenters and detectors are exported, and '
             'backbones with --backbone'

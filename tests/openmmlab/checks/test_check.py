@@ -17,7 +17,7 @@ from PIL import ExifTags, Image
 
 from mmpola.openmmlab import checks as data_checks
 from mmpola.openmmlab.checks import Data, check_data
-from mmpola.openmmlab.checks.read import Known, Labels
+from mmpola.openmmlab.checks.read import KnownSamples, Labels
 from mmpola.openmmlab.checks.report import object_parts, table_lines
 from mmpola.openmmlab.checks.table import CHECKS
 from mmpola.openmmlab.config.contents import predicted_classes
@@ -64,7 +64,7 @@ def test_the_table_of_many_classes():
     classes = [f'class{number}' for number in range(80)]
     numbers = Counter({number: 1000 - number for number in range(78)})
     dataset = SimpleNamespace(metainfo={'classes': classes})
-    known = Known(Labels('instances', numbers))
+    known = KnownSamples(Labels('instances', numbers))
     data = Data(Config(), {'type': 'Many'}, ['train'], dataset, known=known)
     _, _, *rows, absent = table_lines([data])
     assert [row.split()[0] for row in rows[:5]] == classes[:5]
@@ -83,7 +83,7 @@ def test_the_table_of_many_classes():
 )
 def test_numbers_of_objects_and_images(others, empty, parts):
     for number, instances in ((5, '5 instances'), (1, '1 instance'), (3000, '3,000 instances')):
-        known = Known(Labels('instances', Counter({0: number})), empty=empty)
+        known = KnownSamples(Labels('instances', Counter({0: number})), empty=empty)
         data = Data(Config(), {}, ['train'], others=Counter(cell=others), known=known)
         assert object_parts(data) == [instances, *parts]
 

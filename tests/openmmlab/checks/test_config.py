@@ -7,7 +7,7 @@ import torch
 from mmengine.config import Config
 
 from mmpola.messages import listed
-from mmpola.openmmlab.checks.table import FIRST, Run, ask
+from mmpola.openmmlab.checks.table import FIRST, Run, run_checks
 from mmpola.openmmlab.config.build import build_model
 from tests.helpers.configs import OTHERS
 from tests.helpers.refusals import only
@@ -15,7 +15,8 @@ from tests.helpers.refusals import only
 
 def found(cfg, model=None):
     """Return (name, text) of what the checks of a config find."""
-    return [(one.name, one.text) for one in ask(FIRST, Run(cfg, ('train',), False, [], model), [])]
+    run = Run(cfg, ('train',), False, [], model)
+    return [(one.name, one.text) for one in run_checks(FIRST, run, [])]
 
 
 def test_a_schedule_that_is_longer_than_the_run(tiny_config):
