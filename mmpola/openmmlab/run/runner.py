@@ -18,8 +18,7 @@ from mmpola.messages import UsageError
 from mmpola.openmmlab.config.build import reason
 from mmpola.openmmlab.config.contents import nodes, type_name
 from mmpola.openmmlab.config.types import type_class
-from mmpola.openmmlab.results.metrics import add_classes
-from mmpola.openmmlab.results.names import write_apart
+from mmpola.openmmlab.results.metrics import add_classes, log_prints, write_apart
 from mmpola.openmmlab.screen.screen import Screen, ScreenHook, prints_logged
 from mmpola.openmmlab.start.last_step import keep_last_step
 
@@ -178,18 +177,8 @@ class Runner(mmengine.runner.Runner):
             built = super().build_val_loop(loop)
         write_apart(built)
         add_classes(built, self.cfg.get('val_evaluator'))
-        self._log_prints(built.evaluator)
+        log_prints(built.evaluator, self.logger)
         return built
-
-    def _log_prints(self, evaluator: Any) -> None:
-        """Let an evaluator print into the log file; its validation is a row on the screen."""
-        evaluate = evaluator.evaluate
-
-        def evaluate_quietly(size: int) -> Any:
-            with prints_logged(self.logger):
-                return evaluate(size)
-
-        evaluator.evaluate = evaluate_quietly
 
     def build_test_loop(self, loop: Any) -> Any:
         """Build the loop; what data sets and metrics print goes to the log file."""

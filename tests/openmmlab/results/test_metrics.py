@@ -2,7 +2,9 @@
 
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from mmdet.evaluation import CocoMetric
 from mmengine.evaluator import Evaluator
 from mmseg.evaluation import IoUMetric
 
-from mmpola.openmmlab.results.metrics import add_classes
+from mmpola.openmmlab.results.metrics import add_classes, log_prints, write_apart
 
 
 def maps(values):
@@ -104,3 +106,52 @@ def test_boxes_and_masks_have_ap_of_classes_each(tmp_path):
     assert found['coco/segm_cat_precision'] == 0.03366  # only at an IoU of 0.5
     assert found['coco/segm_dog_precision'] == 0.0
     assert 'coco/cat_precision' not in found
+
+
+class Images(list):
+    """A data set that lists the paths of its images."""
+
+    def get_data_info(self, index):
+        return {'img_path': self[index]}
+
+
+class WritingMetric(IoUMetric):
+    """Notes the paths of label maps instead of writing them."""
+
+    def __init__(self, output_dir):
+        super().__init__(output_dir=output_dir)
+        self.written = []
+
+    def process(self, data_batch, data_samples):
+        for sample in data_samples:
+            self.written.append(f'{self.output_dir}/{Path(sample["img_path"]).stem}.png')
+
+
+@pytest.mark.parametrize(
+    ('paths', 'written'),
+    [
+        (('/d/x/a.jpg', '/d/y/b.jpg'), ('a', 'b')),  # as test servers expect
+        (('/d/x/a.jpg', '/d/y/a.jpg'), ('x/a', 'y/a')),
+        (('/d/a.jpg', '/d/a.png'), ('a.jpg', 'a.png')),
+    ],
+)
+def test_a_metric_writes_a_file_for_each_image(paths, written, tmp_path):
+    metric = WritingMetric(str(tmp_path))
+    other = WritingMetric(None)
+    evaluator = SimpleNamespace(metrics=[metric, other])
+    loader = SimpleNamespace(dataset=Images(paths))
+    write_apart(SimpleNamespace(evaluator=evaluator, dataloader=loader))
+    samples = [{'img_path': path} for path in paths]
+    for _ in range(2):  # a validation comes again
+        metric.process({}, samples)
+    assert metric.written == [f'{tmp_path}/{name}.png' for name in written] * 2
+    assert metric.output_dir == str(tmp_path)
+
+
+def test_what_an_evaluator_prints_is_in_the_log(capsys):
+    logger = MagicMock()
+    evaluator = SimpleNamespace(evaluate=lambda size: print(f'{size} images') or {'mAP': 0.5})
+    log_prints(evaluator, logger)
+    assert evaluator.evaluate(2) == {'mAP': 0.5}
+    logger.info.assert_called_once_with('2 images')
+    assert capsys.readouterr().out == ''
