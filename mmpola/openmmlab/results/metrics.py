@@ -161,17 +161,17 @@ def write_apart(loop: Any) -> None:
 def _write_as(metric: Any, names: dict[str, Path]) -> None:
     """Give the images that a metric processes other paths, and each folder its own output."""
     process = metric.process
-    folder = Path(metric.output_dir)
 
     def process_apart(data_batch: Any, data_samples: Any) -> None:
+        folder = metric.output_dir  # of the run, or of its trial
         for sample in data_samples:
             name = names[sample['img_path']]
-            output = folder / name.parent
+            output = Path(folder, name.parent)
             output.mkdir(parents=True, exist_ok=True)
             metric.output_dir = str(output)
             # The metric drops a suffix, and a name may end with that of its image.
             process(data_batch, [{**sample, 'img_path': f'{name}.image'}])
-        metric.output_dir = str(folder)
+        metric.output_dir = folder
 
     metric.process = process_apart
 

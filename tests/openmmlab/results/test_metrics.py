@@ -142,10 +142,14 @@ def test_a_metric_writes_a_file_for_each_image(paths, written, tmp_path):
     loader = SimpleNamespace(dataset=Images(paths))
     write_apart(SimpleNamespace(evaluator=evaluator, dataloader=loader))
     samples = [{'img_path': path} for path in paths]
-    for _ in range(2):  # a validation comes again
+    for folder in (f'{tmp_path}/trial', str(tmp_path)):  # a run's trial writes to its own folder
+        metric.output_dir = folder
         metric.process({}, samples)
-    assert metric.written == [f'{tmp_path}/{name}.png' for name in written] * 2
-    assert metric.output_dir == str(tmp_path)
+        assert metric.output_dir == folder
+    paths = [
+        f'{folder}/{name}.png' for folder in (f'{tmp_path}/trial', tmp_path) for name in written
+    ]
+    assert metric.written == paths
 
 
 def test_what_an_evaluator_prints_is_in_the_log(capsys):
