@@ -17,15 +17,15 @@ from typing import Any
 
 import torch
 from mmengine.dataset import DefaultSampler
-from mmengine.hooks import CheckpointHook, EarlyStoppingHook, Hook
+from mmengine.hooks import Hook
 from torch.utils.data import DataLoader, Subset
 
 from mmpola.messages import first_line, info, listed
-from mmpola.openmmlab.checks.built import flat_schedulers
 from mmpola.openmmlab.checks.table import BUILT, ERROR, Built, check
 from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.config.contents import nodes
 from mmpola.openmmlab.run.seeding import unchanged_generators
+from mmpola.openmmlab.screen.screen import awaited_metrics
 
 IMAGES = 2
 """Number of images that are tried, of each data set."""
@@ -70,28 +70,15 @@ def metric_names(built: Built) -> Iterator[str]:
     if built.split != 'val' or not built.metrics:
         return
     names = list(built.metrics)
-    for key, name in awaited_metrics(built.runner):
-        if name not in names:
+    for setting, name in awaited_metrics(built.runner):
+        if name not in (*names, 'auto'):
+            key = _key_of_value(built.runner.cfg, setting, name)
             ends = [metric for metric in names if metric.endswith(f'/{name}')]
             (nearest, *_) = ends or get_close_matches(name, names, n=1, cutoff=0)
             yield (
                 f'{key}: expected a metric of val_evaluator ({listed(names)}), got {name}; did '
                 f'you mean {nearest}?'
             )
-
-
-def awaited_metrics(runner: Any) -> list[tuple[str, str]]:
-    """Return (config key, name) of the metrics that hooks and schedules wait for."""
-    awaited = []
-    for hook in runner.hooks:
-        if isinstance(hook, CheckpointHook):
-            awaited += [('save_best', name) for name in hook.save_best or () if name != 'auto']
-        elif isinstance(hook, EarlyStoppingHook):
-            awaited.append(('monitor', hook.monitor))
-    for schedule in flat_schedulers(runner.param_schedulers):
-        if getattr(schedule, 'need_val_args', False):
-            awaited.append(('monitor', schedule.monitor))
-    return [(_key_of_value(runner.cfg, word, name), name) for word, name in awaited]
 
 
 def _key_of_value(cfg: Any, word: str, value: str) -> str:
