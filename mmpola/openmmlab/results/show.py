@@ -48,7 +48,7 @@ class ShowHook(Hook):
 
     Attributes:
         drawn: number of images.
-        errors: of the images that were not drawn.
+        failed: number of images that could not be drawn or written.
 
     Raises:
         UsageError: `drawing` does not draw with MMEngine's visualizer, or a drawing would replace
@@ -60,46 +60,28 @@ class ShowHook(Hook):
     def __init__(self, folder: str, drawing: dict[str, Any]) -> None:
         settings = {**drawing, 'draw': True, 'interval': 1}
         settings.pop('test_out_dir', None)
-        self.folder: Path | None = Path(folder)
+        self.folder = Path(folder)
         self.drawing = HOOKS.build(settings)
         if not isinstance(getattr(self.drawing, '_visualizer', None), Visualizer):
             raise UsageError(
                 '--show-dir: expected a hook in default_hooks.visualization that draws with '
                 f"MMEngine's visualizer, got {type(self.drawing).__name__}"
             )
-        self._draw_with(self.drawing._visualizer)
-        self.names: dict[str, Path] = {}
-
-    def without_files(self, visualizer: Visualizer) -> ShowHook:
-        """Return a copy that draws with a visualizer, writes no files and has drawn nothing."""
-        hook = copy.copy(self)
-        hook.folder = None
-        hook._draw_with(visualizer)
-        return hook
-
-    def check_drawn(self) -> None:
-        """Raise the first error if no image was drawn."""
-        if not self.drawn:
-            raise self.errors[0]
-
-    def _draw_with(self, visualizer: Visualizer) -> None:
-        """Draw with a copy of a visualizer, and count anew."""
         self.result = KeptImage()
-        self.drawing = copy.copy(self.drawing)
-        self.drawing._visualizer = copy.copy(visualizer)
+        self.drawing._visualizer = copy.copy(self.drawing._visualizer)
         self.drawing._visualizer._vis_backends = {'result': self.result}
         place_names_quickly(self.drawing._visualizer)
         self.drawn = 0
-        self.errors: list[Exception] = []
+        self.failed = 0
+        self.names: dict[str, Path] = {}
         self.used: set[Path] = set()
 
     def before_test(self, runner: Any) -> None:
         """Name the drawings."""
         self.names = image_names(runner.test_dataloader.dataset)
-        if self.folder is not None:
-            images = [ImageFile(Path(image), name) for image, name in self.names.items()]
-            outputs = [image.output(self.folder, '.jpg') for image in images]
-            check_outputs(outputs, True, images, '--show-dir')
+        images = [ImageFile(Path(image), name) for image, name in self.names.items()]
+        outputs = [image.output(self.folder, '.jpg') for image in images]
+        check_outputs(outputs, True, images, '--show-dir')
 
     def after_test_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -117,16 +99,14 @@ class ShowHook(Hook):
             except Exception as error:  # of any type, as hooks of other packages draw
                 if is_killed_worker(error):
                     raise
-                self.errors.append(error)
+                self.failed += 1
                 reason = str(error) if isinstance(error, UsageError) else first_line(error)
                 runner.logger.warning(f'not drawn: {sample.img_path}: {reason}')
 
     def _write(self, image: str) -> None:
-        """Write what was drawn of an image, to its name with a number where it comes again."""
+        """Write the drawing of an image; a number follows its name if the image comes again."""
         if self.result.image is None:
             raise UsageError(f'{type(self.drawing).__name__} has drawn nothing')
-        if self.folder is None:
-            return
         path = Path(os.path.abspath(image))
         name = self.names.get(image, path.relative_to(path.anchor))  # not all data sets list images
         result = name
@@ -141,8 +121,8 @@ class ShowHook(Hook):
     def after_test(self, runner: Any) -> None:
         """Say how many images are drawn; end the process if some are not."""
         line = f'{self.folder}: {counted(self.drawn, "image")} drawn'
-        if not self.errors:
+        if self.failed == 0:
             info(line)
             return
-        runner.logger.error(f'{line}, {len(self.errors)} not drawn (exit status 1)')
+        runner.logger.error(f'{line}, {self.failed} not drawn (exit status 1)')
         raise SystemExit(1)
