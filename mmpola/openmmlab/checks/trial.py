@@ -119,7 +119,7 @@ def run_first_images(runner: Any, loop: Any) -> dict[str, Any]:
     loop.dataloader = DataLoader(
         subset,
         batch_size=min(IMAGES, loader.batch_size or 1),
-        sampler=DefaultSampler(subset, shuffle=False),
+        sampler=DefaultSampler(subset, shuffle=False, seed=0),
         collate_fn=loader.collate_fn,
     )
     meta = copy.deepcopy(loop.evaluator.dataset_meta)
@@ -160,7 +160,10 @@ def write_to(folder: str, metric: Any) -> None:
     """
     for name, path in list(vars(metric).items()):
         if name.startswith(('out', 'seg_out')) and isinstance(path, str):
-            setattr(metric, name, str(Path(folder, Path(path).name)))
+            target = Path(folder, Path(path).name)
+            if name.endswith('_dir'):
+                target.mkdir(exist_ok=True)
+            setattr(metric, name, str(target))
         elif name == 'tmp_dir' and path is None and not metric.format_only:
             metric.tmp_dir = folder
 

@@ -305,11 +305,6 @@ def test_a_metric_that_does_not_exist_is_named(text, start, tiny_config, tmp_pat
     assert line.endswith('got bbox_mAP; did you mean coco/bbox_mAP? [metric-names]')
 
 
-def test_no_box_and_no_name_to_compare_is_no_error(tiny_config, tmp_path):
-    config = changed(tiny_config, NO_BOX)
-    assert train(config, tmp_path / 'work', *EVALUATED) == 0
-
-
 def test_evaluators_of_several_data_sets_get_images_of_each(tiny_config, tmp_path, capsys):
     config = changed(tiny_config, CONCATENATED)
     best = 'default_hooks.checkpoint.save_best=coco/bbox_mAP'
@@ -319,22 +314,22 @@ def test_evaluators_of_several_data_sets_get_images_of_each(tiny_config, tmp_pat
     assert train(config, tmp_path / 'work', *EVALUATED, best) == 0
 
 
-def test_evaluators_that_write_leave_no_file(tiny_config, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ('fixture', 'argument'),
+    [('tiny_config', 'outfile_prefix'), ('tiny_segmentation', 'output_dir')],
+)
+def test_evaluators_that_write_leave_no_file(fixture, argument, request, tmp_path, capsys):
     """They must write when the run validates, not before."""
+    config = request.getfixturevalue(fixture)
     kept = tmp_path / 'kept'
-    text = "val_evaluator = dict(format_only={}, outfile_prefix='{}/results')\n"
-    for format_only in (True, False):
-        config = changed(tiny_config, text.format(format_only, kept))
-        never = ('train_cfg.val_interval=5', 'train_cfg.val_begin=5')
-        assert train(config, tmp_path / f'work-{format_only}', *ONE_STEP, *never) == 0
-        assert 'trial  ' in capsys.readouterr().out
-        assert not kept.exists()
-
-
-def test_a_run_without_validation_is_not_tried(tiny_config, tmp_path, capsys):
-    config = changed(tiny_config, 'val_dataloader = val_evaluator = val_cfg = None')
-    assert train(config, tmp_path / 'work', *ONE_STEP) == 0
-    assert 'trial  ' not in capsys.readouterr().out
+    config = changed(config, f"val_evaluator = dict({argument}='{kept}/results')")
+    config = changed(config, 'train_cfg = dict(val_interval=5, val_begin=5)')
+    one_step = ('train_cfg.max_iters=1',)
+    if fixture == 'tiny_config':
+        one_step = ONE_STEP
+    assert train(config, tmp_path / 'work', *one_step) == 0
+    assert 'trial  ' in capsys.readouterr().out
+    assert not [path for path in kept.rglob('*') if path.is_file()]
 
 
 def test_a_test_begins_with_two_images(tiny_config, write_checkpoint, tmp_path, capsys):

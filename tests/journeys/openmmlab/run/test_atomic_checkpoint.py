@@ -142,7 +142,7 @@ def fill_disk(monkeypatch, word, after):
 def test_a_full_disk_leaves_the_earlier_checkpoints(
     word, after, expected, colours, tmp_path, monkeypatch
 ):
-    scores = iter([50.0, 60.0])
+    scores = iter([40.0, 50.0, 60.0])  # of the trial and of each epoch
     monkeypatch.setattr(
         'mmpola.pretraining.accuracy.Accuracy.compute_metrics',
         lambda self, results: {'top1': next(scores)},
