@@ -24,6 +24,7 @@ IMAGE_SIZES: dict[str, Any] = {
     'BCCD': None,
     'your own classes': None,
     'unlabelled photographs': None,
+    'everyday photographs': None,
     'generated shapes': None,
     'generated ListOps': None,
     **dict.fromkeys(SEQUENCES),
