@@ -255,10 +255,13 @@ class Distillation:
         """Compare what the teacher returns for the first batch with what the loss needs; return it.
 
         Raises:
-            ValueError: what it returns are no logits of as many classes: another shape, NaN or
-                infinity, or, for 'soft', probabilities.
+            ValueError: its weights do not fit; or what it returns are no logits of as many classes:
+                another shape, NaN or infinity, or, for 'soft', probabilities.
         """
-        wanted = self.teacher(images).float()
+        try:
+            wanted = self.teacher(images).float()
+        except CheckpointError as error:
+            raise ValueError(f'teacher: {error}') from None
         expected = [len(images), num_classes]
         if list(wanted.shape) != expected:
             raise ValueError(

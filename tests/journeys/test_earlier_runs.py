@@ -55,5 +55,5 @@ def test_it_tests_and_exports(earlier):
 def test_an_import_of_a_module_that_moved_names_the_new_one(tmp_path):
     path = tmp_path / 'style.py'
     path.write_text('from mmpola.engine.loops import ExactEpochLoop\nloop = ExactEpochLoop\n')
-    with pytest.raises(UsageError, match=r'it is now mmpola\.openmmlab\.run\.loops$'):
+    with pytest.raises(UsageError, match=r'engine\.loops is now mmpola\.openmmlab\.run\.loops$'):
         load_config(Namespace(config=path, cfg_options=None))

@@ -147,8 +147,8 @@ def load_config(args: argparse.Namespace) -> Config:
     except Exception as error:  # a config is a program, which can raise anything
         message = first_line(error)
         for earlier, module in EARLIER_MODULES.items():
-            if isinstance(error, ImportError) and message.endswith(f"'{earlier}'"):
-                message += f'; it is now {module}'
+            if isinstance(error, ImportError) and re.search(rf'\b{earlier}\b', message):
+                message += f'; {earlier} is now {module}'
         raise UsageError(f'{args.config}: {message}') from error
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)
