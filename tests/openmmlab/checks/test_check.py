@@ -108,7 +108,7 @@ def test_class_folders(colours, tmp_path):
     _, (name, text) = errors(cfg, ('train', 'val'))
     assert name == 'unreadable'
     assert text.startswith('val_dataloader.dataset: ')
-    assert 'gone.txt: no such folder or file' in text
+    assert "No such file or directory: 'gone.txt'" in text
 
 
 def test_photographs_of_class_folders_that_are_stored_turned(colours, tmp_path):
