@@ -7,7 +7,6 @@ import inspect
 import os
 import re
 import stat
-from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
@@ -57,33 +56,8 @@ RUN_PARTS = {
 }
 """Keys of a config that MMEngine's Runner takes together or not at all."""
 
-DICT_IN_TEXT = re.compile(r'[\[(]*(dict\(|\{\s*[\'"\w]+\s*:)')
-"""Beginning of an option's value that MMEngine would leave a text, though it is meant as a dict."""
-
 PLAIN = (bool, int, float, str, LazyAttr, LazyObject)
 """Types of values that the text of a config holds; the last two stand for classes."""
-
-
-class OptionsAction(DictAction):
-    """MMEngine's `DictAction`, which reports what it cannot read in one line."""
-
-    def __call__(
-        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
-    ) -> None:
-        """Add the values of `KEY=VALUE …` to the values of earlier occurrences of the option."""
-        for entry in values:
-            key, _, value = entry.partition('=')
-            advice = ''
-            if value == '' or value in ('none', 'null'):
-                advice = f'write {key}=None'
-            elif DICT_IN_TEXT.match(value):
-                advice = f'write one entry for each key: {key}.NAME=VALUE'
-            if advice:
-                parser.error(f'{option_string}: expected KEY=VALUE, got {entry}; {advice}')
-        try:
-            super().__call__(parser, namespace, values, option_string)
-        except (AssertionError, RecursionError, ValueError):
-            parser.error(f'{option_string}: expected KEY=VALUE, got {" ".join(values)}')
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +82,7 @@ def add_options_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=OptionsAction,
+        action=DictAction,
         metavar='KEY=VALUE',
         help='override settings of the config, e.g. model.backbone.init_cfg=None '
         'optim_wrapper.optimizer.lr=2e-4',
@@ -256,27 +230,12 @@ def leave_out_helpers(cfg: Config) -> None:
 
     The config that a run writes, and the one in its checkpoints, could not be read with them:
     `environ = __import__('os').environ` would be written as a call of `environ`, with all variables
-    of the process. A line is printed for other values of this kind.
+    of the process.
     """
     for key, value in list(dict.items(cfg._cfg_dict)):  # without importing what a LazyObject names
-        place = _unwritable(value, key)
-        if place is not None and key not in READ_KEYS:
+        is_text = isinstance(value, (dict, list, tuple, NoneType)) or type(value) in PLAIN
+        if key not in READ_KEYS and not is_text:
             cfg.pop(key)
-        elif place is not None:
-            print(f'{place}: no plain value, so that the config of this run cannot be read again')
-
-
-def _unwritable(value: Any, key: str) -> str | None:
-    """Return the dotted key of the first value that is not `PLAIN`; None if there is none."""
-    children: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        children = dict.items(value)
-    elif isinstance(value, (list, tuple)):
-        children = enumerate(value)
-    elif not (value is None or type(value) in PLAIN):
-        return key
-    places = (_unwritable(child, f'{key}.{name}') for name, child in children)
-    return next((place for place in places if place is not None), None)
 
 
 def apply_options(cfg: Config, options: dict[str, Any]) -> None:
@@ -288,16 +247,17 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
 
     Raises:
         UsageError: nothing reads an option: its first word is neither MMEngine's nor the file's;
+            its value is 'none' or 'null', which MMEngine takes for text, and text counts as True;
             or it names an entry that a list does not have, or sets a key of what is no dict.
     """
-    for key in options:
+    for key, value in options.items():
         words = key.split('.')
         if words[0] not in READ_KEYS and words[0] not in cfg:
-            near = get_close_matches(words[0], [*READ_KEYS, *cfg.keys()], n=1)
-            advice = ''.join(f'; did you mean {name}?' for name in near)
             raise UsageError(
-                f'--cfg-options: expected a key of MMEngine or of the config, got {key}{advice}'
+                f'--cfg-options: expected a key of MMEngine or of the config, got {key}'
             )
+        if value in ('none', 'null'):
+            raise UsageError(f'--cfg-options: expected {key}=None, got {key}={value}')
         if words[0] not in READ_KEYS:
             print(
                 f'--cfg-options: {key}: does not change what the file has computed from {words[0]}'

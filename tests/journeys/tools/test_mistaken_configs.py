@@ -62,15 +62,3 @@ def test_a_work_dir_that_cannot_be_one(name, colours, tmp_path, capsys, monkeypa
     error = capsys.readouterr().err.strip()
     assert error.startswith('error: ')
     assert error.count('\n') == 0
-
-
-def test_a_dict_on_the_command_line(colours, tmp_path, capsys):
-    """MMEngine would take it for text."""
-    config = tmp_path / 'small.py'
-    small_config(colours, tmp_path / 'unused').dump(config)
-    option = "optim_wrapper.clip_grad={'max_norm':1}"
-    assert run_script('train', config, '--cfg-options', option) == 2
-    assert (
-        'write one entry for each key: optim_wrapper.clip_grad.NAME=VALUE'
-        in capsys.readouterr().err
-    )

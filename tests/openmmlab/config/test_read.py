@@ -114,31 +114,10 @@ def test_values(cfg):
     }
 
 
-@pytest.mark.parametrize(
-    'entry',
-    ['model.backbone', 'model.backbone.arch=(1,2', 'a=dict(b=1,c=2)', 'a=[dict(b=1,c=2)]'],
-)
-def test_entries_that_cannot_be_read(entry, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        parsed(entry)
-    assert stopped.value.code == 2
-    assert entry in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ('entry', 'advice'),
-    [
-        ('load_from=none', 'write load_from=None'),
-        ('load_from=null', 'write load_from=None'),
-        ('load_from=', 'write load_from=None'),
-        ('model.test_cfg=dict(a=1)', 'write one entry for each key: model.test_cfg.NAME=VALUE'),
-    ],
-)
-def test_entries_in_another_spelling_are_refused_with_the_right_one(entry, advice, capsys):
-    with pytest.raises(SystemExit):
-        parsed(entry)
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith(f'got {entry}; {advice}')
+@pytest.mark.parametrize('value', ['none', 'null'])
+def test_text_that_is_meant_as_none_is_refused(value, cfg):
+    message = refusal(config.apply_options, cfg, parsed(f'load_from={value}'))
+    assert message == f'--cfg-options: expected load_from=None, got load_from={value}'
 
 
 @pytest.mark.parametrize('entry', ['pipeline.9.scale=1', 'pipeline.x.scale=1'])
@@ -157,20 +136,10 @@ def test_a_variable_of_the_file_is_named(tmp_path, capsys):
     assert line.startswith('--cfg-options: root: ')
 
 
-@pytest.mark.parametrize(
-    ('option', 'near'),
-    [
-        ('train_cgf.max_epochs=1', 'train_cfg'),
-        ('optim_wraper.optimizer.lr=1', 'optim_wrapper'),
-        ('rot=b', 'root'),
-        ('xyz=1', None),
-    ],
-)
-def test_an_option_that_nothing_reads_is_refused(option, near, tmp_path):
-    message = refusal(load, tmp_path, "root = 'a'\n", '--cfg-options', option)
-    key = option.partition('=')[0]
-    rule = f'--cfg-options: expected a key of MMEngine or of the config, got {key}'
-    assert message == rule + (f'; did you mean {near}?' if near else '')
+@pytest.mark.parametrize('key', ['train_cgf.max_epochs', 'optim_wraper.optimizer.lr', 'rot'])
+def test_an_option_that_nothing_reads_is_refused(key, tmp_path):
+    message = refusal(load, tmp_path, "root = 'a'\n", '--cfg-options', f'{key}=1')
+    assert message == f'--cfg-options: expected a key of MMEngine or of the config, got {key}'
 
 
 def test_what_mmengine_reads_needs_no_line(tmp_path, capsys):
