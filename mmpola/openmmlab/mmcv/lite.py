@@ -2,22 +2,18 @@
 
 mmcv-lite lacks the module `mmcv._ext`. `import mmpola` provides it in programs of ours; the file
 provides it in all programs of the environment, also in those that import mmdet first. Python
-prefers a compiled `_ext` in the same folder.
-
-The file is also added to the list of files that pip has installed (`RECORD`), so that upgrading or
-uninstalling mmcv-lite removes it.
+prefers a compiled `_ext` in the same folder. pip does not know the file: it stays when mmcv-lite is
+upgraded, and also, harmless in a folder without `__init__.py`, when mmcv-lite is uninstalled.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from mmpola.files import write_atomically
 from mmpola.messages import UsageError
 from mmpola.openmmlab.install import (
     INSTALL_OPENMMLAB,
-    MMCV,
     mmcv_extension,
     mmcv_folder,
     mmcv_problem,
@@ -59,7 +55,6 @@ def add_operators() -> Path:
         raise UsageError(f'mmcv is compiled here ({found}): its own operators are used')
     _refuse_foreign(path)
     try:
-        _list_file(path, is_listed=True)
         write_atomically(path, CONTENT)
     except OSError as error:
         raise _not_writable(path, error) from error
@@ -78,7 +73,6 @@ def remove_operators() -> Path:
     _refuse_foreign(path)
     try:
         path.unlink()
-        _list_file(path, is_listed=False)
     except OSError as error:
         raise _not_writable(path, error) from error
     return path
@@ -102,35 +96,3 @@ def _not_writable(path: Path, error: OSError) -> UsageError:
     """Return the error of a folder that may not be changed."""
     advice = "run this as its owner, or write 'import mmpola' before mmdet and mmseg"
     return UsageError(f'{path.parent}: {error.strerror}: {advice}')
-
-
-def _list_file(path: Path, is_listed: bool) -> None:
-    """Add the file to pip's list, or remove it; a checkout of mmcv has no list that names mmcv.
-
-    The list is a new file: in uv's environments the old one may be the same as in its cache.
-    """
-    installed = _distribution(path.parent)
-    if installed is None:
-        return
-    entry = f'{path.parent.name}/{NAME},,'
-    lines = (installed.read_text('RECORD') or '').splitlines()
-    wanted = [line for line in lines if not line.startswith(f'{path.parent.name}/{NAME},')]
-    if is_listed:
-        wanted.append(entry)
-    if wanted == lines:
-        return
-    (record,) = (file for file in installed.files or () if file.name == 'RECORD')
-    write_atomically(Path(str(record.locate())), '\n'.join(wanted) + '\n')
-
-
-def _distribution(folder: Path) -> Distribution | None:
-    """Return the distribution that installed a file `__init__.py` into mmcv's folder."""
-    for name in MMCV.distributions:
-        try:
-            installed = distribution(name)
-        except PackageNotFoundError:
-            continue
-        for file in installed.files or ():
-            if Path(str(file.locate())) == folder / '__init__.py':
-                return installed
-    return None
