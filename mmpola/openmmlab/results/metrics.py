@@ -133,8 +133,8 @@ def _return_ious(metric: Any, classes: Any) -> None:
     def compute_metrics(results: Any) -> Any:
         metrics = compute(results)
         if 'mIoU' in metrics:
-            intersection = sum(areas[0] for areas in results)
-            union = sum(areas[1] for areas in results)
+            intersection: Any = sum(areas[0] for areas in results)
+            union: Any = sum(areas[1] for areas in results)
             for name, value in zip(classes, intersection / union, strict=False):
                 metrics[f'IoU.{name}'] = round(100 * float(value), 2)
         return metrics
