@@ -68,13 +68,20 @@ def read_scalars(work_dir: str | Path) -> list[dict[str, Any]]:
     A later start repeats some steps, or all of them: lines of earlier starts are left out from its
     first step on. So is a line that a killed process has not written to its end.
     """
-    lines: list[dict[str, Any]] = []
+    starts = []
     for path in sorted(Path(work_dir).glob(SCALARS)):
         new = []
         for text in path.read_text().splitlines():
             with contextlib.suppress(ValueError):
                 new.append(json.loads(text))
         first = min((line['iter'] for line in new if 'iter' in line), default=math.inf)
+        starts.append((path, first, new))
+    begun = [first for _, first, _ in starts if first < math.inf]
+    if begun and begun[0] > min(begun):
+        # Folders have local times, which may go back; copied files have other times.
+        starts.sort(key=lambda start: start[0].stat().st_mtime)
+    lines: list[dict[str, Any]] = []
+    for _, first, new in starts:
         kept = 0
         while kept < len(lines) and lines[kept].get('iter', 0) < first:
             kept += 1

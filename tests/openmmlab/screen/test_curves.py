@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -136,6 +137,28 @@ def test_a_later_start_wins_from_its_first_step_on(tmp_path):
     assert values['train/loss'] == {6: 1.0, 12: 2.0, 18: 1.0}
     assert values['val/mAP'] == {6: 0.1, 12: 0.25, 18: 0.3}
     assert set(values) == {'train/loss', 'train/lr', 'val/mAP'}
+
+
+def test_a_clock_that_went_back_hides_no_steps(tmp_path):
+    """Names of folders are local times, which go back at the end of summer time."""
+    write(tmp_path, '20261025_013000', step(6), {'mAP': 0.6, 'step': 6}, step(9))
+    write(tmp_path, '20261025_023000', step(1), step(3), {'mAP': 0.3, 'step': 3}, step(6, 9.0))
+    write(tmp_path, '20261025_010000')  # ended before its first line
+    for number, name in enumerate(['20261025_023000', '20261025_013000']):
+        os.utime(tmp_path / name / 'vis_data' / 'scalars.json', (number, number))
+    values = series(read_scalars(tmp_path))
+    assert values['train/loss'] == {1: 1.0, 3: 1.0, 6: 1.0, 9: 1.0}
+    assert values['val/mAP'] == {3: 0.3, 6: 0.6}
+
+
+def test_copied_files_keep_their_order(tmp_path):
+    """Their times are those of the copy, in any order; the second start is an overwriting one."""
+    write(tmp_path, '20260101_000000', step(1), step(2), step(3))
+    write(tmp_path, '20260101_000001', step(1, 2.0), step(2, 2.0))
+    write(tmp_path, '20260101_000002', step(2, 3.0), step(3, 3.0))
+    for number, path in enumerate(sorted(tmp_path.glob('*/vis_data/scalars.json'), reverse=True)):
+        os.utime(path, (number, number))
+    assert series(read_scalars(tmp_path))['train/loss'] == {1: 2.0, 2: 3.0, 3: 3.0}
 
 
 def test_a_validation_between_lines_of_training_has_its_own_step(tmp_path):
