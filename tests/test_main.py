@@ -26,7 +26,7 @@ def test_this_environment_works(capsys, monkeypatch):
 def installed(monkeypatch):
     """A function that lets the environment have these distributions of OpenMMLab and no others."""
 
-    def install(**versions):
+    def let_have(**versions):
         def version(name):
             name = name.replace('-', '_')
             if name in ('torch', 'torchvision', 'timm', 'einops'):
@@ -37,7 +37,7 @@ def installed(monkeypatch):
 
         monkeypatch.setattr(install, 'version', version)
 
-    return install
+    return let_have
 
 
 def broken(needs_openmmlab=False):
