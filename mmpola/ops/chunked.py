@@ -196,3 +196,12 @@ def add_outer(d_phi: Tensor, c: Tensor, key_mean: Tensor) -> Tensor:
     flat = d_phi.view(batch * heads, tokens, features)
     flat.baddbmm_(c.flatten(0, 1), key_mean.mT.flatten(0, 1))
     return d_phi
+
+
+def halves_in_place(x: Tensor) -> Tensor:
+    """Compute [x+ ; x-] [..., 2D] of x [..., D] without a concatenation."""
+    dim = x.shape[-1]
+    halves = x.new_empty((*x.shape[:-1], 2 * dim))
+    positive = torch.clamp_min(x, 0, out=halves.narrow(-1, 0, dim))
+    torch.sub(positive, x, out=halves.narrow(-1, dim, dim))
+    return halves

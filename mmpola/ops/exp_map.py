@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmpola.ops.chunked import add, add_outer
+from mmpola.ops.chunked import add, add_outer, halves_in_place
 from mmpola.ops.inputs import AttentionInputs, FeatureMap, Features, Gradients
 from mmpola.ops.reference import (
     add_key_position,
@@ -165,7 +165,7 @@ class ExpMap(FeatureMap):
         output_same, output_opposite = output.transpose(1, 2).chunk(2, dim=-1)
         for begin in range(0, queries, chunk):
             end = begin + chunk
-            halves = _halves_in_place(q[:, :, begin:end])
+            halves = halves_in_place(q[:, :, begin:end])
             swapped = swap_halves(halves, -1)
             same, eps_same, _ = _query_exponentials(halves, self.same, shift, inputs.eps)
             opposite, eps_opposite, _ = _query_exponentials(
@@ -214,7 +214,7 @@ class ExpMap(FeatureMap):
         for begin in range(0, max(1, queries), chunk):  # once without queries: sums need a shape
             end = begin + chunk
             q_chunk = q[:, :, begin:end]
-            halves = _halves_in_place(q_chunk)
+            halves = halves_in_place(q_chunk)
             swapped = swap_halves(halves, -1)
             same, eps_same, offset_same = _query_exponentials(halves, self.same, shift, inputs.eps)
             opposite, eps_opposite, offset_opposite = _query_exponentials(
@@ -339,18 +339,9 @@ def _shifted_expm1(size: Tensor, offset: Tensor) -> Tensor:
     return -size.neg().expm1() * (size + offset).exp()
 
 
-def _halves_in_place(x: Tensor) -> Tensor:
-    """Compute [x+ ; x-] [..., 2D] of x [..., D] without a concatenation."""
-    dim = x.shape[-1]
-    halves = x.new_empty((*x.shape[:-1], 2 * dim))
-    positive = torch.clamp_min(x, 0, out=halves.narrow(-1, 0, dim))
-    torch.sub(positive, x, out=halves.narrow(-1, dim, dim))
-    return halves
-
-
 def _key_exponentials(k: Tensor, shift: Tensor | None) -> Tensor:
     """Compute psi [B, H, n, 2D] (E9, E12)."""
-    halves = _halves_in_place(k)
+    halves = halves_in_place(k)
     if shift is None:
         return halves.expm1()
     return _shifted_expm1_in_place(halves, -shift)

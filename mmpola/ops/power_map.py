@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmpola.ops.chunked import add, add_outer
+from mmpola.ops.chunked import add, add_outer, halves_in_place
 from mmpola.ops.inputs import AttentionInputs, FeatureMap, Features, Gradients
 from mmpola.ops.reference import (
     add_key_position,
@@ -259,20 +259,11 @@ def swap_opposite(state: Tensor, key_mean: Tensor) -> tuple[Tensor, Tensor]:
     return states, key_means
 
 
-def _halves_in_place(x: Tensor) -> Tensor:
-    """Compute [x+ ; x-] [..., 2D] of x [..., D] without a concatenation."""
-    dim = x.shape[-1]
-    halves = x.new_empty((*x.shape[:-1], 2 * dim))
-    positive = torch.clamp_min(x, 0, out=halves.narrow(-1, 0, dim))
-    torch.sub(positive, x, out=halves.narrow(-1, dim, dim))
-    return halves
-
-
 def _key_powers(k: Tensor, exponent: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     """Compute psi [B, H, n, 2D] and log2 |k| [B, H, n, D] (E4, E6)."""
     log2 = k.abs().log2_().clamp_min_(LOG2_OF_ZERO)
     size = torch.addcmul(offset, log2, exponent)
-    return _halves_in_place(size.exp2_().copysign_(k)), log2
+    return halves_in_place(size.exp2_().copysign_(k)), log2
 
 
 def _query_powers(
@@ -283,7 +274,7 @@ def _query_powers(
     size = torch.addcmul(offset, log2, exponent)
     level = token_level(size)
     size -= level
-    phi = _halves_in_place(size.exp2_().copysign_(q))
+    phi = halves_in_place(size.exp2_().copysign_(q))
     return phi, log2, leveled_eps(level, eps)
 
 
