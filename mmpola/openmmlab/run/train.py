@@ -24,7 +24,6 @@ from mmpola.openmmlab.start.classes import (
     TAUGHT,
     ClassesHook,
     SharedClassesHook,
-    last_layers_of,
 )
 from mmpola.openmmlab.start.fit import (
     TrainingCheckpoint,
@@ -73,10 +72,11 @@ def train(
     elif cfg.get('load_from'):
         checkpoint = read_training_checkpoint(cfg.load_from)
         weights = starting_weights(checkpoint, model)
-        last_layers = last_layers_of(checkpoint)
-        hooks.append(StartHook({name: weights[name] for name in weights.keys() - last_layers}))
-        if last_layers:
-            hooks.append(SharedClassesHook(checkpoint))
+        shared = SharedClassesHook(checkpoint)
+        others = {name: weights[name] for name in weights if name not in shared.weights}
+        hooks.append(StartHook(others))
+        if shared.weights:
+            hooks.append(shared)
         elif loads_classes(weights, cfg.model):
             hooks.append(
                 ClassesHook(checkpoint.path, checkpoint.classes, 'train_dataloader', STARTED)

@@ -12,6 +12,7 @@ from mmpola.messages import UsageError, info, listed
 from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.config.contents import class_list_problem
 from mmpola.openmmlab.start.fit import TrainingCheckpoint
+from mmpola.openmmlab.start.weights import load
 
 STARTED = 'the heads start from the weights for these other classes'
 TAUGHT = 'each of these is taught as the class of the same number'
@@ -87,7 +88,10 @@ class SharedClassesHook(Hook):
     weights of the run. A box layer for all classes is the start of each class.
 
     Args:
-        checkpoint: names its classes; its other weights are loaded by another hook.
+        checkpoint: its other weights are loaded by another hook.
+
+    Attributes:
+        weights: the checkpoint's tensors with rows of classes; none if it names no classes.
     """
 
     priority = 'VERY_HIGH'
@@ -95,16 +99,19 @@ class SharedClassesHook(Hook):
     def __init__(self, checkpoint: TrainingCheckpoint) -> None:
         self.path = checkpoint.path
         self.classes = checkpoint.classes
-        names = last_layers_of(checkpoint)
-        self.weights = {name: checkpoint.weights[name] for name in names}
+        self.weights: dict[str, Tensor] = {}
+        if self.classes:
+            for name, weight in checkpoint.weights.items():
+                if rows_of(name) is not None:
+                    self.weights[name] = weight
 
     def before_train(self, runner: Any) -> None:
         """Load the rows, and log which classes have them."""
         classes = classes_of(runner, 'train_dataloader') or ()
         shared = [name for name in classes if name in self.classes]
-        model = unwrapped(runner.model)
+        state = unwrapped(runner.model).state_dict()
         mixed = {}
-        for name, own in model.state_dict().items():
+        for name, own in state.items():
             given = self.weights.get(name)
             if given is None:
                 continue
@@ -113,9 +120,8 @@ class SharedClassesHook(Hook):
                 weight = with_shared_rows(own, given, rows_of(name), classes, self.classes)
             if weight is not None:
                 mixed[name] = weight
-        model.load_state_dict(mixed, strict=False)
-        # EMAHook starts its average from them.
-        runner.call_hook('after_load_checkpoint', checkpoint={'state_dict': model.state_dict()})
+        state.update(mixed)  # the others are the model's own; the grids of its tables stay beside
+        load(runner, state)
         self.weights = {}
         if shared:
             new = [name for name in classes if name not in self.classes]
@@ -125,13 +131,6 @@ class SharedClassesHook(Hook):
             info(line)
         elif classes and mixed:
             info(f'load_from: none of the classes of {self.path} is in the data; {STARTED}')
-
-
-def last_layers_of(checkpoint: TrainingCheckpoint) -> set[str]:
-    """Return the names of the tensors with rows of classes; none if the file names no classes."""
-    if not checkpoint.classes:
-        return set()
-    return {name for name in checkpoint.weights if rows_of(name) is not None}
 
 
 def rows_of(name: str) -> int | None:

@@ -34,7 +34,12 @@ class StartHook(Hook):
         self._load(runner)
 
     def _load(self, runner: Any) -> None:
-        unwrapped(runner.model).load_state_dict(self.weights, strict=False)
-        # EMAHook starts its average from them.
-        runner.call_hook('after_load_checkpoint', checkpoint={'state_dict': self.weights})
+        load(runner, self.weights)
         self.weights = {}
+
+
+def load(runner: Any, weights: dict[str, Tensor]) -> None:
+    """Load tensors, by the model's names, into the model of a run; others stay as they are."""
+    unwrapped(runner.model).load_state_dict(weights, strict=False)
+    # EMAHook starts its average from them.
+    runner.call_hook('after_load_checkpoint', checkpoint={'state_dict': weights})
