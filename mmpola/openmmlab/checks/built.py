@@ -9,7 +9,7 @@ from mmengine.hooks import CheckpointHook, Hook
 
 from mmpola.messages import UsageError
 from mmpola.openmmlab.checks.table import BUILT, WARNING, Built, check, names_to_skip, run_checks
-from mmpola.openmmlab.run.advice import is_by_epoch, length_advice
+from mmpola.openmmlab.run.advice import flat_schedulers, is_by_epoch, length_advice
 
 
 @check('warm-up', WARNING, BUILT)
@@ -48,18 +48,6 @@ def counting(built: Built) -> Iterator[str]:
                 f'param_scheduler: {type(scheduler).__name__} counts epochs, but train_cfg counts '
                 'steps: it changes nothing; set by_epoch=False, and its numbers to steps'
             )
-
-
-def flat_schedulers(schedulers: Any) -> list[Any]:
-    """Return MMEngine's schedulers of all optimizers as one list.
-
-    Args:
-        schedulers: a list, a list for each of several optimizers by its name, or None.
-    """
-    groups = [schedulers]
-    if isinstance(schedulers, dict):
-        groups = list(schedulers.values())
-    return [scheduler for group in groups for scheduler in group or []]
 
 
 class ChecksHook(Hook):

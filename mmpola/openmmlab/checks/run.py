@@ -715,13 +715,13 @@ def same_images(run: Run) -> Iterator[str]:
     photographs = set()
     for data in trained:
         photographs |= {versioned_photograph(name, data) for name in image_files(data)}
+    photographs.discard('')
     for data in run.sets:
         evaluated = [split for split in data.splits if split != 'train']
         if not evaluated:
             continue
         same = images_among(image_files(data), files, run.whole)
         others = [name for name in image_files(data) if name not in same]
-        photographs.discard('')
         versions = [name for name in others if versioned_photograph(name, data) in photographs]
         for found, what in (
             (same, 'in train_dataloader too, as equal files'),

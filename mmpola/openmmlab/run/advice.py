@@ -95,3 +95,15 @@ def _numbers(values: Iterable[Any]) -> list[Any]:
 def is_by_epoch(loop: Any) -> bool:
     """Whether a training loop counts epochs; else it counts steps."""
     return isinstance(loop, EpochBasedTrainLoop) and not getattr(loop, 'endless', False)
+
+
+def flat_schedulers(schedulers: Any) -> list[Any]:
+    """Return MMEngine's schedulers of all optimizers as one list.
+
+    Args:
+        schedulers: a list, a list for each of several optimizers by its name, or None.
+    """
+    groups = [schedulers]
+    if isinstance(schedulers, dict):
+        groups = list(schedulers.values())
+    return [scheduler for group in groups for scheduler in group or []]

@@ -27,12 +27,13 @@ from tqdm.contrib import DummyTqdmFile
 
 from mmpola.messages import FOR_THE_USER, counted, first_line, info
 from mmpola.openmmlab.processes import is_killed_worker
-from mmpola.openmmlab.run.advice import is_by_epoch
+from mmpola.openmmlab.run.advice import flat_schedulers, is_by_epoch
 from mmpola.openmmlab.run.seeding import unchanged_generators
 from mmpola.openmmlab.screen.curves import CURVES, draw_curves
 from mmpola.openmmlab.screen.first_batch import after_preprocessing
 from mmpola.openmmlab.screen.rows import Cells, ValidationTable, metric_cells
 from mmpola.openmmlab.screen.summary import (
+    best_checkpoints,
     checkpoint_lines,
     logs_scalars,
     model_lines,
@@ -305,19 +306,10 @@ def awaited_metrics(runner: Any) -> list[tuple[str, str]]:
             awaited += [('save_best', metric) for metric in hook.save_best or ()]
         elif isinstance(hook, EarlyStoppingHook):
             awaited.append(('monitor', hook.monitor))
-    schedules = runner.param_schedulers or []
-    if isinstance(schedules, dict):  # of several optimizers
-        schedules = [schedule for group in schedules.values() for schedule in group]
-    for schedule in schedules:
+    for schedule in flat_schedulers(runner.param_schedulers):
         if getattr(schedule, 'need_val_args', False):
             awaited.append(('monitor', schedule.monitor))
     return awaited
-
-
-def best_checkpoints(runner: Any) -> list[Any]:
-    """Return the paths of the best checkpoints that MMEngine's hook has noted so far."""
-    known = runner.message_hub.runtime_info
-    return [path for name, path in known.items() if name.startswith('best_ckpt')]
 
 
 def draw(runner: Any) -> None:

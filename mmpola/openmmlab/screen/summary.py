@@ -104,15 +104,22 @@ def stop_lines(runner: Any) -> list[str]:
     return [f'stopped      after {unit} {done:,} of {length:,}']
 
 
+def best_checkpoints(runner: Any) -> list[Any]:
+    """Return the paths of the best checkpoints that MMEngine's hook has noted so far."""
+    known = runner.message_hub.runtime_info
+    return [path for name, path in known.items() if name.startswith('best_ckpt')]
+
+
 def next_lines(runner: Any) -> list[str]:
     """Return the commands that come after a training run, with its best checkpoint.
 
     They name the config that the run has written, which has its --cfg-options. The picture to
     predict is the first of validation, or of training; without pictures only `test` is left.
     """
-    known = runner.message_hub.runtime_info
-    best = [path for name, path in known.items() if name.startswith('best_ckpt')]
-    checkpoint = best[0] if best else known.get('last_ckpt')
+    checkpoint = runner.message_hub.runtime_info.get('last_ckpt')
+    best = best_checkpoints(runner)
+    if best:
+        checkpoint = best[0]
     work_dir = from_here(runner.work_dir)
     config = work_dir / Path(runner.cfg.filename or '').name
     if checkpoint is None or not config.is_file():
