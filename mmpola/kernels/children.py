@@ -68,44 +68,64 @@ def run_jobs(
     """
     parts = [jobs[first::count] for first in range(min(count, len(jobs)))]
     while parts:
-        children: list[subprocess.Popen[str]] = []
-        errors = [tempfile.TemporaryFile('w+', errors='replace') for _ in parts]  # noqa: SIM115
-        has_started = False
-        waiting = []
+        children: list[ChildProcess] = []
         try:
-            for part, file in zip(parts, errors, strict=True):
-                arguments = [*command, json.dumps(part)]
-                environment = {**os.environ, 'OMP_NUM_THREADS': '1'}
-                children.append(
-                    subprocess.Popen(
-                        arguments, stdout=subprocess.PIPE, stderr=file, text=True, env=environment
-                    )
-                )
-            for part, child, file in zip(parts, children, errors, strict=True):
-                done = 0
-                result: Row = {}
-                assert child.stdout is not None
-                is_ready = child.stdout.readline() == f'{READY}\n'
-                for line in child.stdout:
-                    result = json.loads(line)
-                    yield part[done], result
-                    done += 1
-                status = child.wait()
-                if status in (-signal.SIGINT, -signal.SIGTERM):
-                    raise RuntimeError('a process was stopped')
-                file.seek(0)
-                lines = [f'the process ended with status {status}', *file.read().split('\n')]
-                reason = [line for line in lines if line.strip()][-1]
-                if is_ready and done < len(part) and not result.get('failure'):
-                    yield part[done], {'failure': reason}
-                    done += 1
-                if done < len(part):
-                    waiting.append(part[done:])
-                has_started = has_started or is_ready
+            for part in parts:
+                children.append(ChildProcess(command, part))
+            for child in children:
+                yield from child.results()
         finally:
             for child in children:
                 child.kill()
-                child.wait()
-        if not has_started:
-            raise RuntimeError(reason)
-        parts = waiting
+        if not any(child.is_ready for child in children):
+            raise RuntimeError(children[-1].reason)
+        parts = [child.jobs for child in children if child.jobs]
+
+
+class ChildProcess:
+    """A child process with jobs.
+
+    Args:
+        command: see `run_jobs`.
+        jobs: of this process.
+
+    Attributes:
+        jobs: without a result yet.
+        is_ready: whether it could do jobs.
+        reason: how it ended.
+    """
+
+    def __init__(self, command: Sequence[str], jobs: Sequence[Any]) -> None:
+        self.jobs = list(jobs)
+        self.is_ready = False
+        self.reason = ''
+        self.errors = tempfile.TemporaryFile('w+', errors='replace')  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [*command, json.dumps(jobs)],
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env={**os.environ, 'OMP_NUM_THREADS': '1'},
+        )
+
+    def results(self) -> Generator[tuple[Any, Row], None, None]:
+        """Yield each job with its result, until the process ends; see `run_jobs`."""
+        assert self.process.stdout is not None
+        self.is_ready = self.process.stdout.readline() == f'{READY}\n'
+        result: Row = {}
+        for line in self.process.stdout:
+            result = json.loads(line)
+            yield self.jobs.pop(0), result
+        status = self.process.wait()
+        if status in (-signal.SIGINT, -signal.SIGTERM):
+            raise RuntimeError('a process was stopped')
+        self.errors.seek(0)
+        lines = [f'the process ended with status {status}', *self.errors.read().split('\n')]
+        self.reason = [line for line in lines if line.strip()][-1]
+        if self.is_ready and self.jobs and not result.get('failure'):
+            yield self.jobs.pop(0), {'failure': self.reason}
+
+    def kill(self) -> None:
+        """End the process, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
