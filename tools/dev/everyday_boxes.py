@@ -32,19 +32,17 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-from mmdet.datasets import CocoDataset
 from PIL import Image
 
 from mmpola.messages import run_main
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the module beside this one
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the modules beside this one
 
+from tools.dev.coco_file import CLASSES, Entry, write_coco
 from tools.dev.collect_photographs import bring, contents, git
 
-CLASSES: tuple[str, ...] = CocoDataset.METAINFO['classes']
 PHOTOGRAPHS = ('Fernando-crz/image-search', '4e4fa8d42743ba9c2378e5faf5ef2c80e66cc85f')
 BOXES = ('administrator2992/yolov4-mobilenetv3-pytorch', '087a9413549c17981a879086aa2b39e10692b195')
 NAMES = ('AdamCuellar/PyTorch_YOLOv4', '24bed80c98d38ee0c0084a04a197926101fff7f3')
@@ -56,9 +54,6 @@ EXCERPTS = {
 CROWD = 6
 INSIDE = 0.8  # of a box's area, at least, lies in the box that holds it
 SMALLER = 0.5  # of the area of the box that holds it, at most
-
-Entry = dict[str, Any]
-"""An image or an annotation in COCO's format."""
 
 
 def read_boxes(text: str) -> dict[str, np.ndarray]:
@@ -107,16 +102,8 @@ def annotate(boxes: np.ndarray, factor: float) -> list[Entry]:
 
 
 def write(images: list[Entry], annotations: list[list[Entry]], out: Path) -> None:
-    """Write images and the annotations of each of them; both get their numbers here."""
-    everything: list[Entry] = []
-    for image_id, (image, of_image) in enumerate(zip(images, annotations, strict=True), start=1):
-        image['id'] = image_id
-        for annotation in of_image:
-            everything.append(dict(id=len(everything) + 1, image_id=image_id, **annotation))
-    categories = [dict(id=number, name=name) for number, name in enumerate(CLASSES, start=1)]
-    out.write_text(json.dumps(dict(images=images, annotations=everything, categories=categories)))
-    crowds = sum(annotation['iscrowd'] for annotation in everything)
-    boxes = len(everything) - crowds
+    """Write images and the annotations of each of them, and print how many there are."""
+    boxes, crowds = write_coco(images, annotations, out)
     print(f'{out.name}: {len(images):,} photographs, {boxes:,} boxes, {crowds:,} crowds')
 
 

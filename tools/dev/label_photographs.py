@@ -23,20 +23,23 @@ prepare_script()  # before torch is imported
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
-from mmdet.datasets import CocoDataset
 from PIL import Image
 from torchvision.ops import batched_nms
 from tqdm import tqdm
 
 from mmpola.messages import run_main
 
-CLASSES: tuple[str, ...] = CocoDataset.METAINFO['classes']
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the module beside this one
+
+from tools.dev.coco_file import write_coco
+
 STRIDES = (8, 16, 32, 64)  # pixels, in the order of the outputs
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)  # ImageNet's, RGB from 0 to 255
 DEVIATION = np.array([58.395, 57.12, 57.375], np.float32)
@@ -112,25 +115,6 @@ def label(teacher: PicoDet, file: Path, keep: float, ignore: float) -> dict[str,
     return dict(file_name=file.name, **size, annotations=annotations)
 
 
-def write_coco(lines: list[str], out: Path) -> dict[str, int]:
-    """Write the entries of all photographs as one file, and return the counts of what is in it."""
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for image_id, line in enumerate(lines, start=1):
-        entry = json.loads(line)
-        for annotation in entry.pop('annotations'):
-            number = len(annotations) + 1
-            annotations.append(dict(id=number, image_id=image_id, **annotation))
-        images.append(dict(id=image_id, **entry))
-    categories = [dict(id=number, name=name) for number, name in enumerate(CLASSES, start=1)]
-    content = dict(images=images, annotations=annotations, categories=categories)
-    new = out.with_name(out.name + '.new')
-    new.write_text(json.dumps(content))
-    new.rename(out)
-    ignored = sum(annotation['iscrowd'] for annotation in annotations)
-    return dict(photographs=len(images), boxes=len(annotations) - ignored, ignored=ignored)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Label the photographs that are not labelled yet, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -151,9 +135,11 @@ def main(arguments: list[str] | None = None) -> None:
             entry = label(teacher, photograph, options.keep, options.ignore)
             lines.append(json.dumps(entry) + '\n')
             file.write(lines[-1])
-    counts = write_coco(lines, options.out)
+    images = [json.loads(line) for line in lines]
+    annotations = [image.pop('annotations') for image in images]
+    boxes, ignored = write_coco(images, annotations, options.out)
     part.unlink()
-    print(', '.join(f'{count:,} {name}' for name, count in counts.items()))
+    print(f'{len(images):,} photographs, {boxes:,} boxes, {ignored:,} ignored')
 
 
 if __name__ == '__main__':

@@ -9,7 +9,8 @@ from onnx import helper, numpy_helper
 from PIL import Image
 
 from tools.dev import label_photographs
-from tools.dev.label_photographs import CLASSES, STRIDES, main
+from tools.dev.coco_file import CLASSES
+from tools.dev.label_photographs import STRIDES, main
 
 SIDE = 64  # pixels
 
