@@ -97,5 +97,5 @@ def test_training_compiled_by_inductor(monkeypatch):
     """
     monkeypatch.setenv('TORCHINDUCTOR_DEBUG_COMPILE', '1')
     settings = {'with_cp': False, 'dynamic': False, 'arch': ONE_BLOCK}
-    with inductor.patch({'cpp.vec_isa_ok': False}):
+    with inductor.patch({'cpp.simdlen': 1}):
         compare_training('PolaSwin', 'inductor', [(52, 36)], **settings)
