@@ -41,7 +41,7 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     'polaformer_pp_b4': ('PolaFormerPP', {'arch': 'b4'}),
     'polaformer_pp_b5': ('PolaFormerPP', {'arch': 'b5'}),
 }
-"""Name -> (class of `mmpola.backbones`, its arguments)."""
+"""Name -> (class in `mmpola.PUBLIC_NAMES`, its arguments)."""
 
 OTHER_SIZES = ('pola_swin_small_384', 'pola_swin_base_384')
 """Models that are an `arch` for other image sizes."""

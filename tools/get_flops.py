@@ -17,7 +17,8 @@ import argparse
 
 from mmpola.messages import UsageError, listed, run_main
 from mmpola.openmmlab.config.read import add_options_argument, load_config
-from mmpola.openmmlab.export.flops import count_model, input_size
+from mmpola.openmmlab.export.flops import count_model
+from mmpola.openmmlab.export.size import input_size
 
 
 def main() -> None:

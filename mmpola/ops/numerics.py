@@ -60,8 +60,7 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
 #     float32          0        all gradients up to 5.3e-7
 #     float32 as tf32  4.0e-4   all gradients up to 5.0e-4; float16's budget
 #
-# The gradients of q, exponent and scale are less accurate because they need do·o (E15), and a
-# PowerMap's kernel reads o rounded to the dtype of the inputs.
+# The gradients of q, exponent and scale are less accurate because they need do·o (E15).
 BACKEND_EXCESS = {
     torch.float16: (4e-4, 3e-3),
     torch.bfloat16: (2.5e-4, 7e-3),

@@ -23,28 +23,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmpola.messages import UsageError, first_line
 from mmpola.openmmlab.config.build import build_model, unwrapped
 from mmpola.openmmlab.config.contents import input_channels, type_name
-from mmpola.openmmlab.config.types import library
-from mmpola.pretraining.data_config import evaluation_transform
-
-
-def input_size(cfg: Config) -> tuple[int, ...]:
-    """Return (height, width) in pixels of a config's images, or (tokens,) of its sequences.
-
-    Detectors have images of many sizes; 800 x 1280 is the size at which they are usually counted.
-    """
-    backbone = cfg.model.get('backbone', {})
-    if 'length' in backbone:
-        return (backbone['length'],)
-    package = library(cfg)
-    if package == 'mmdet':
-        return (800, 1280)
-    if package == 'mmseg':
-        crop = cfg.model.data_preprocessor.get('size') or (512, 512)
-        return tuple(crop)
-    size = evaluation_transform(cfg)['input_size']
-    if isinstance(size, int):
-        return (size, size)
-    return tuple(size[-2:])
 
 
 def count_model(cfg: Config, size: Sequence[int]) -> tuple[int, int]:

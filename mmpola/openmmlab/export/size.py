@@ -1,4 +1,4 @@
-"""The size that a config's test pipeline makes of images: `evaluated_size`."""
+"""The sizes of a config's images: `evaluated_size` for export, `input_size` for counting."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmpola.messages import UsageError
-from mmpola.openmmlab.export.flops import input_size
+from mmpola.openmmlab.config.types import library
 from mmpola.openmmlab.predict.reader import FIRST_IMAGES, ImageReader, PipelineReader, open_reader
+from mmpola.pretraining.data_config import evaluation_transform
 
 PICTURE = (480, 640)
 """Height and width of the picture whose size is taken without test data."""
@@ -52,6 +53,26 @@ def evaluated_size(cfg: Config) -> tuple[Size, str]:
     if others:
         source += f' of {count} of the first {len(images)} images; another is {sides(others[0][0])}'
     return size, source
+
+
+def input_size(cfg: Config) -> tuple[int, ...]:
+    """Return (height, width) in pixels of a config's images, or (tokens,) of its sequences.
+
+    Detectors have images of many sizes; 800 x 1280 is the size at which they are usually counted.
+    """
+    backbone = cfg.model.get('backbone', {})
+    if 'length' in backbone:
+        return (backbone['length'],)
+    package = library(cfg)
+    if package == 'mmdet':
+        return (800, 1280)
+    if package == 'mmseg':
+        crop = cfg.model.data_preprocessor.get('size') or (512, 512)
+        return tuple(crop)
+    size = evaluation_transform(cfg)['input_size']
+    if isinstance(size, int):
+        return (size, size)
+    return tuple(size[-2:])
 
 
 def loaded_size(reader: ImageReader, path: Path) -> Size:

@@ -1,4 +1,4 @@
-"""Prepare the checkpoint of a resumed run, and say which of its settings the run takes from it."""
+"""Prepare the checkpoint of a resumed run, and warn of its settings that override the config."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CHANGING = ('last_step', 'base_values', 'verbose', 'best', 'num_bad_epochs', 'co
 
 
 class ResumedHook(Hook):
-    """Compares optimizer and schedule as the config builds them with what the checkpoint made them.
+    """Warns of settings of the optimizer and schedule that the checkpoint overrides.
 
-    MMEngine loads the settings too, such as the learning rate, weight decay and milestones: those
-    of the config have no effect, which it does not say.
+    MMEngine loads the learning rate, weight decay, milestones and others from the checkpoint. What
+    the config says about them has no effect, and MMEngine does not mention it.
 
     Args:
         path: of the checkpoint that the run resumes from.
@@ -58,8 +58,8 @@ class ResumedHook(Hook):
         if changed:
             runner.logger.warning(
                 'resume: the learning rate, optimizer and param_scheduler continue as in the '
-                f'checkpoint: {listed(changed)}; for those of the config start a new run from its '
-                f'weights: --cfg-options load_from={self.path}'
+                f'checkpoint: {listed(changed)}; to use the values of the config, start a new '
+                f'run from its weights: --cfg-options load_from={self.path}'
             )
 
 

@@ -9,7 +9,8 @@ from mmengine.registry import MODELS
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.backbones.classifier import Classifier
 from mmpola.layers import PolaAttention
-from mmpola.openmmlab.export.flops import count_macs, count_model, input_size
+from mmpola.openmmlab.export.flops import count_macs, count_model
+from mmpola.openmmlab.export.size import input_size
 from tests.helpers.configs import shrink
 from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
