@@ -196,7 +196,7 @@ def _published_checkpoint(name: str, model: str, local: Path, download: bool) ->
 
 
 def _files_named_like(model: str, files: list[str]) -> list[str]:
-    """Return the files whose names are like that of a model."""
+    """Return the files whose names resemble the name of a model."""
     return [file for file in files if is_named_like(file, model)]
 
 

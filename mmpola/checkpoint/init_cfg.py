@@ -39,8 +39,8 @@ def check_init_cfg(init_cfg: InitCfg) -> None:
 def initialize(model: RenamesWeights, init_cfg: InitCfg) -> bool:
     """Run the initializers on a model, then load the files over their weights, as MMEngine does.
 
-    In between, gates start again as the layers' `gate_init` says: these initializers, or those of a
-    detector around the model, may have drawn the projections anew.
+    In between, gates start again as the layers' `gate_init` says: these initializers, or the
+    initializers of a detector around the model, may have drawn the projections anew.
 
     Returns:
         Whether there was a file.

@@ -50,7 +50,7 @@ class RenamesWeights(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        """Rename this model's tensors in a state dict, perhaps that of an outer model.
+        """Rename this model's tensors in a state dict, which may belong to an outer model.
 
         `load_state_dict` of torch and of MMEngine call this for every module. Under their old names
         the modules with position tables would find no grids, so renamed tables are resized here.
@@ -135,7 +135,7 @@ def load_weights(model: RenamesWeights, name: str | Path, which: str | None = No
     """Load a file into a model and log which tensors were loaded, resized, dropped or left.
 
     Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg
-    (`state_dict`, with `backbone.` or `module.` prefixes), also those of the authors' detectors,
+    (`state_dict`, with `backbone.` or `module.` prefixes), checkpoints of the authors' detectors,
     and bare state dicts. Position tables are resized to the backbone's `pretrain_img_size`, see
     `adapt_tables`. Heads and stages that the model does
     not have are dropped, and output norms that the file lacks stay as initialised. A stem of three

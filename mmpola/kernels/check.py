@@ -253,9 +253,9 @@ def check(
 ) -> Row:
     """Run the kernels twice and compare output and gradients with float64.
 
-    The budget, BACKEND_EXCESS, is by how much an error may exceed that of PyTorch's own operations
-    in the same dtype. Memory is filled with NaN when the first run allocates it, so elements that a
-    kernel does not write are noticed.
+    The budget, BACKEND_EXCESS, is by how much an error may exceed the error of PyTorch's own
+    operations in the same dtype. Memory is filled with NaN when the first run allocates it,
+    so elements that a kernel does not write are noticed.
 
     Args:
         device: where the kernels run.

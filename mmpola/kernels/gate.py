@@ -76,7 +76,7 @@ def check_gpu(device: torch.device, cases: list[Case], again: bool = False) -> R
     Args:
         device: the GPU.
         cases: what is needed.
-        again: check all of them, also those of the record.
+        again: check all of them, including cases that the record has already.
 
     Raises:
         OSError: the record cannot be written.

@@ -59,7 +59,7 @@ def cached_rotary_tables(
 ) -> tuple[Tensor, Tensor]:
     """Return `rotary_tables` for x and on its device, from a cache that all layers share.
 
-    The default dtype is that of x, but float16 for both half precisions: float32 tables would be
+    The default is the dtype of x, but float16 for both half precisions: float32 tables would be
     most of what the kernels of linear attention read, and float16 is as accurate as their products.
     Where nothing may be cached (`cache_key`), the tables are computed.
     """

@@ -134,7 +134,7 @@ def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Te
     1.4 times as large.
 
     Args:
-        qk: [B, N, 2 * H, D], the heads of the queries before those of the keys.
+        qk: [B, N, 2 * H, D], the heads of the queries before the heads of the keys.
         grid: (h, w) with h * w = N.
 
     Returns:

@@ -32,7 +32,7 @@ def split_images(source: Path, out: Path, shares: Mapping[str, float], suffix: s
             folder with images, whose names are listed in out/train.txt, out/val.txt …; or a folder
             with a folder of images for each class, which are copied to out/train/CLASS,
             out/val/CLASS …, in each class with the same shares.
-        out: folder for the result, of which nothing may exist.
+        out: folder for the result; none of the files to be written may exist.
         shares: of each split but 'train', which takes the rest, in 0 … 1.
         suffix: end of the names of images in a folder, in capitals or not; the lists leave it out.
 

@@ -7,7 +7,7 @@ Clones both repositories of the authors, and runs their model files of a fixed c
 process. Their random weights go into our models through the same renaming as released files;
 renamed back, they must be the authors' tensors again. All is computed in float64, in eval mode.
 
-Printed are relative errors |ours - theirs| / |theirs|; that of the gradients is the largest of any
+Printed are relative errors |ours - theirs| / |theirs|; for the gradients, the largest of any
 parameter. In PolaFormer++ the authors compute the angles of the rotary tables in float32; a second
 row has the same comparison with their angles in float64. Of PolaDeiT and Pola-PVTv2 there is no
 published code.

@@ -9,7 +9,7 @@ their repository is the photograph whose name is the N-th of 5,000 in order, cou
 up by the boxes that PicoDet-S finds, 1,146 of 1,151 clear matches are at that place.) Their names
 and their boxes come from two other repositories. Three files in COCO's format are written:
 
-- FOLDER/train.json is for the collected photographs, without those of the other two files.
+- FOLDER/train.json is for the collected photographs that are in neither of the other two files.
 - FOLDER/val.json and FOLDER/test.json are for the 159 and 160 photographs of two small excerpts
   from COCO, which go to FOLDER/val and FOLDER/test. The detector is judged on them.
 

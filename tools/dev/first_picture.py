@@ -4,7 +4,7 @@
         work_dirs/experiments/detect_pola_swin-0/best_coco_bbox_mAP_epoch_7.pth \\
         data/bccd/JPEGImages/BloodImage_00007.jpg --point 310 160 --head 2 --out docs/cells.jpg
 
-The network is that of the first experiment of docs/results.md, the photograph one of its test
+The network comes from the first experiment of docs/results.md, the photograph one of its test
 split. Both maps are of the same head and query; each is scaled from 0 to its own largest weight.
 """
 

@@ -49,8 +49,9 @@ SAME_OBJECT = 0.6  # intersection over union of two boxes of a class that are on
 class PicoDet:
     """The teacher: boxes (x1, y1, x2, y2) in pixels, scores and class indices of a photograph.
 
-    Its outputs are, for each stride, scores [1, N, 80] of N cells, and after those of all strides,
-    logits [1, N, 4 * 8]: a distribution over 0 to 7 strides from the cell's centre to each side.
+    Its outputs are, for each stride, scores [1, N, 80] of N cells, and after the scores of all
+    strides, logits [1, N, 4 * 8]: a distribution over 0 to 7 strides from the cell's
+    centre to each side.
     """
 
     def __init__(self, file: Path) -> None:

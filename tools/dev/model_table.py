@@ -184,7 +184,7 @@ def backbone_table() -> str:
         with torch.device('meta'):
             model = cls(**arguments)
         channels = list(model.embed_dims)
-        if len(set(channels)) == 1:  # blocks of one resolution, each of which counts as a stage
+        if len(set(channels)) == 1:  # blocks of one resolution: each counts as a stage
             channels = channels[:1]
         key = (f'`mmpola.{cls.__name__}`', f'`{channels}`')
         names.setdefault(key, []).append(f'`{arguments["arch"]}`')

@@ -3,7 +3,7 @@
 tools/dev/model_table.py writes them into README.md and docs/. A row of the file has accuracies in
 percent, parameters in millions and multiply-accumulates in thousand millions (at 224 x 224), all as
 the source prints them; 'shown in' names the tables of README.md and docs/choose.md, and the
-plot. Accuracies of mmpola's models are those of configs/published.csv, and model_table.py writes
+plot. Accuracies of mmpola's models come from configs/published.csv, and model_table.py writes
 them into this file too.
 """
 

@@ -17,7 +17,7 @@ from torch import nn
 import mmpola.openmmlab.checks.built
 import mmpola.openmmlab.checks.trial  # noqa: F401  these fill the table
 from mmpola.openmmlab.checks.data import EXIF, SIXTEEN_BITS
-from mmpola.openmmlab.checks.read import Data, different_datasets, read
+from mmpola.openmmlab.checks.read import Data, different_datasets, read_dataset
 from mmpola.openmmlab.checks.report import CheckReport, refuse
 from mmpola.openmmlab.checks.run import FILES_MISSING
 from mmpola.openmmlab.checks.samples import load, measure
@@ -72,7 +72,7 @@ def check_data(
             are counted in a few label maps.
         model: the config's model, on any device, to compare neck and backbone.
         measured: other splits, whose data may be missing or wrong; the size of their images is
-            compared with that of `splits`.
+            compared with the size of images in `splits`.
 
     Raises:
         UsageError: files are missing or invalid, and the message lists everything that was found;
@@ -83,7 +83,7 @@ def check_data(
     is_first = place(cfg.get('launcher', 'none')).local_rank == 0
     sets = different_datasets(cfg, splits)
     for data in sets:
-        read(data, is_first)
+        read_dataset(data, is_first)
     run = Run(cfg, splits, whole, sets, model)
     found = run_checks(FIRST, run, skip)
     is_complete = all(one.name != FILES_MISSING for one in found)
@@ -119,7 +119,7 @@ def measured_datasets(cfg: Config, splits: tuple[str, ...], loaded: list[Data]) 
             data.loaded = same[0].loaded
         else:
             with contextlib.suppress(Exception):  # they are checked where they are used
-                read(data, is_first=True)
+                read_dataset(data, is_first=True)
                 measure(data)
         if data.loaded.sizes:
             sets.append(data)

@@ -1,4 +1,4 @@
-"""The hook that asks the checks of a run that is built, and those of its schedule."""
+"""The hook that runs the checks of a built run and of its schedule."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def counting(built: Built) -> Iterator[str]:
             )
         elif not hook.by_epoch and by_epoch and hook.interval > loop.max_iters:
             yield (
-                f'{key}: counts steps (interval={hook.interval}), of which the run has '
+                f'{key}: counts steps (interval={hook.interval}), and the run has only '
                 f'{loop.max_iters}: there is no checkpoint before its end; set by_epoch=True'
             )
     for scheduler in flat_schedulers(built.runner.param_schedulers):

@@ -33,7 +33,7 @@ from mmpola.openmmlab.checks.table import (
     WARNING,
     Check,
     check,
-    some,
+    lines_for,
 )
 from mmpola.openmmlab.config.contents import evaluators, head_ignore_index, input_channels
 from mmpola.openmmlab.predict.reader import (
@@ -91,7 +91,7 @@ def classes_absent(data: Data) -> Iterator[str]:
     if data.raw is not None and hasattr(data.dataset, 'cat2label'):
         names = [category['name'] for category in data.raw.dataset['categories']]
         has = f'has the categories {listed(names)}' if names else 'has no categories'
-        yield from some(
+        yield from lines_for(
             f'{data.place}: the file {has}; set metainfo.classes, which has others',
             [name for name in data.classes if name not in names],
         )
@@ -101,7 +101,7 @@ def classes_absent(data: Data) -> Iterator[str]:
 def classes_twice(data: Data) -> Iterator[str]:
     """Several categories or classes have one name."""
     counts = Counter(numbered_names(data))
-    yield from some(
+    yield from lines_for(
         f'{data.place}: several categories of one name; merge them in the file, or rename one',
         [name for name, count in counts.items() if count > 1],
     )
@@ -202,7 +202,7 @@ def notes(data: Data) -> Iterator[str]:
 def suffix(data: Data) -> Iterator[str]:
     """Images in the folder have another suffix, and are not read."""
     others = other_suffixes(data)
-    if others and data.listed > 0:
+    if others and data.images_before_filters > 0:
         wanted = data.dataset.img_suffix
         yield (
             f'{data.dataset.data_prefix["img_path"]}: {len(others)} files with another suffix than '
@@ -234,11 +234,12 @@ def no_images(data: Data) -> Iterator[str]:
     """A data set has no images, or `filter_cfg` leaves none."""
     if data.images > 0:
         return
-    if data.listed > 0:
+    if data.images_before_filters > 0:
         settings = getattr(data.dataset, 'filter_cfg', None)
         yield (
-            f'{data.place}: filter_cfg leaves none of {data.listed} images ({settings}): they are '
-            f'smaller than min_size, or have no object of {listed(data.classes)}{other_names(data)}'
+            f'{data.place}: filter_cfg leaves none of {data.images_before_filters} images '
+            f'({settings}): they are smaller than min_size, or have no object of '
+            f'{listed(data.classes)}{other_names(data)}'
         )
     elif getattr(data.dataset, 'img_suffix', None) is not None:
         got = listed(other_suffixes(data)) or 'none'
@@ -265,7 +266,7 @@ def images_missing(data: Data) -> Iterator[str]:
     if alike:
         rule += f'; there is {listed(alike, 3)}, the same in other capitals or in another Unicode '
         rule += 'form, as after unpacking on a Mac: rename the files as annotated'
-    yield from some(rule, absent)
+    yield from lines_for(rule, absent)
 
 
 def plain_name(path: str) -> str:
@@ -283,7 +284,7 @@ def names_in(folder: str) -> set[str]:
 
 @check('label-range', ERROR, DATA)
 def label_range(data: Data) -> Iterator[str]:
-    """Labels of objects, images or sequences are not those of the classes."""
+    """Labels of objects, images or sequences do not belong to any class."""
     count = len(data.classes)
     wrong = sorted(label for label in data.labels.numbers if not 0 <= label < count)
     if wrong and count:
@@ -317,7 +318,7 @@ def boxes_finite(data: Data) -> Iterator[str]:
     """Boxes are not finite numbers."""
     objects = data.known.objects
     wrong = objects.has_box & ~np.isfinite(objects.box).all(1)
-    yield from some(f'{data.place}: boxes that are not finite numbers', boxes(data, wrong))
+    yield from lines_for(f'{data.place}: boxes that are not finite numbers', boxes(data, wrong))
 
 
 @check('boxes-empty', WARNING, DATA)
@@ -327,7 +328,7 @@ def boxes_empty(data: Data) -> Iterator[str]:
     left, top, right, bottom = objects.box.T
     empty = objects.has_box & ~objects.ignored & ((right <= left) | (bottom <= top))
     if data.is_trained:
-        yield from some(
+        yield from lines_for(
             f'{data.place}: boxes without width or height, which can make the loss NaN; correct '
             'them, or leave them out: filter_cfg=dict(bbox_min_size=1) in the data set',
             boxes(data, empty),
@@ -429,8 +430,7 @@ FAULTS = {
     'map-size': (SAMPLE, 'label maps of another size than their images'),
     'map-bits': (
         SAMPLE,
-        'label maps with numbers above 255, of which the step that loads them takes the lower 8 '
-        'bits',
+        'label maps with numbers above 255; the step that loads them reads only the lower 8 bits',
     ),
 }
 """Errors of single samples: the name of the check, when it is asked, and its rule.
@@ -443,7 +443,7 @@ def faults(name: str, rule: str, data: Data) -> Iterator[str]:
     """Yield a line for the files with a fault that reading has found for the check of a name."""
     found = [*data.faults, *data.known.faults, *data.loaded.faults]
     files = dict.fromkeys(fault.text for fault in found if fault.check == name)
-    yield from some(f'{data.place}: {rule}', list(files))
+    yield from lines_for(f'{data.place}: {rule}', list(files))
 
 
 for _name, (_asked, _rule) in FAULTS.items():
@@ -519,7 +519,9 @@ def map_labels(data: Data) -> Iterator[str]:
         )
     unread = getattr(data.dataset, 'ignore_index', ignored)
     if unread != ignored:
-        rule += f'; nothing reads ignore_index={unread} of the data set: set that of the heads'
+        rule += (
+            f'; nothing reads ignore_index={unread} of the data set: set ignore_index of the heads'
+        )
     yield from faults('map-labels', rule, data)
 
 
@@ -578,11 +580,13 @@ def absent_classes(data: Data) -> Iterator[str]:
     """Classes do not occur, though there are many labels to learn from."""
     labels = data.labels
     absent = [name for label, name in enumerate(data.labelled) if not labels.numbers[label]]
-    total = data.counted if labels.unit == PIXELS else labels.total
+    total = data.images_counted if labels.unit == PIXELS else labels.total
     enough = ENOUGH.get(labels.unit, math.inf) * len(data.labelled)
-    is_asked = data.is_trained and data.counted == data.images and total >= enough
+    is_asked = data.is_trained and data.images_counted == data.images and total >= enough
     if is_asked and len(data.labelled) - len(absent) > 1:
-        yield from some(f'{data.place}: classes without {labels.unit}{other_names(data)}', absent)
+        yield from lines_for(
+            f'{data.place}: classes without {labels.unit}{other_names(data)}', absent
+        )
 
 
 @check('padding', WARNING, SAMPLE)

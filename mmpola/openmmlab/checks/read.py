@@ -213,7 +213,7 @@ class Data:
         return str(self.paths[0]) if self.paths else f'{self.loader}.dataset'
 
     @property
-    def listed(self) -> int:
+    def images_before_filters(self) -> int:
         """Number of samples before `filter_cfg` and `indices`."""
         return max(self.unfiltered, self.images)
 
@@ -247,7 +247,7 @@ class Data:
     def labels(self) -> Labels:
         """What was loaded if that is all there is, or else what the data set itself knows.
 
-        A data set of label maps knows none: then they are those of the samples that were loaded.
+        A data set of label maps knows none: then labels of the loaded samples are returned.
         """
         if not self.loaded.labels.unit:
             return self.known.labels
@@ -257,7 +257,7 @@ class Data:
         return self.known.labels
 
     @property
-    def counted(self) -> int:
+    def images_counted(self) -> int:
         """Number of samples in which `labels` were counted."""
         if self.loaded.samples and self.labels is self.loaded.labels:
             return self.loaded.samples
@@ -282,7 +282,7 @@ def different_datasets(cfg: Config, splits: tuple[str, ...]) -> list[Data]:
     return list(found.values())
 
 
-def read(data: Data, is_first: bool) -> None:
+def read_dataset(data: Data, is_first: bool) -> None:
     """Build and read a data set.
 
     Args:
@@ -559,7 +559,7 @@ def loads_masks(dataset: Any) -> bool:
 
 
 def steps_of(dataset: Any) -> list[Any]:
-    """List the steps of a data set's pipeline; of test-time augmentation, those of one variant."""
+    """List the steps of a data set's pipeline, or of one variant of test-time augmentation."""
     steps: list[Any] = []
     for step in getattr(getattr(dataset, 'pipeline', None), 'transforms', ()):
         variants = getattr(step, 'subroutines', None)

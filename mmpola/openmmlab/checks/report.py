@@ -26,7 +26,7 @@ FEWEST = 10
 class CheckReport(NamedTuple):
     """Data sets, what is probably a mistake in them, and the checks that were skipped.
 
-    `measured` are other data sets, of which only the size is known.
+    `measured` are other data sets; only the size of their images is known.
     """
 
     sets: list[Data]
@@ -75,15 +75,17 @@ def summary(data: Data) -> str:
     """Return the line of a data set: how much it holds, and where it is."""
     labels = data.labels
     parts = [counted(data.images, 'sample' if labels.unit == SAMPLES else 'image')]
-    if data.images < data.listed:
-        parts[0] += f' of {data.listed:,} (the others are left out by filter_cfg or indices)'
+    if data.images < data.images_before_filters:
+        parts[0] += (
+            f' of {data.images_before_filters:,} (the others are left out by filter_cfg or indices)'
+        )
     if labels.unit == INSTANCES:
         parts += object_parts(data)
     if labels.unit == PIXELS and labels.ignored:
         share = labels.ignored / (labels.ignored + labels.total)
         parts.append(f'{share:.1%} of the pixels ignored')
-    if data.counted < data.images:
-        parts.append(f'counted in {data.counted} of them')
+    if data.images_counted < data.images:
+        parts.append(f'counted in {data.images_counted} of them')
     parts.append('1 class' if len(data.classes) == 1 else f'{len(data.classes)} classes')
     if data.loaded.sizes:
         parts.append(read_at(data))
@@ -133,7 +135,7 @@ def class_lines(unit: str, classes: Sequence[str], sets: Sequence[Data]) -> list
         hidden = range(MOST, max(MOST, len(order) - FEWEST))
     for rank, label in enumerate(order):
         if rank not in hidden:
-            table.add_row(str(classes[label]), *(shown(data.labels, label) for data in sets))
+            table.add_row(str(classes[label]), *(label_count(data.labels, label) for data in sets))
         elif rank == MOST:
             table.add_row(f'… {len(hidden)} classes in between')
     text = io.StringIO()
@@ -147,8 +149,8 @@ def class_lines(unit: str, classes: Sequence[str], sets: Sequence[Data]) -> list
     return lines
 
 
-def shown(labels: Labels, label: int) -> str:
-    """Return the number of a label as it is printed: pixels as a share of those of a class."""
+def label_count(labels: Labels, label: int) -> str:
+    """Return the number of a label as it is printed: pixels as a share of all labelled pixels."""
     number = labels.numbers[label]
     if labels.unit != PIXELS:
         return f'{number:,}'

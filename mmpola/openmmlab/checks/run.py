@@ -43,7 +43,7 @@ from mmpola.openmmlab.checks.table import (
     WARNING,
     Run,
     check,
-    some,
+    lines_for,
 )
 from mmpola.openmmlab.config.build import parameters_without_gradient
 from mmpola.openmmlab.config.contents import (
@@ -71,7 +71,7 @@ WIDE = 20
 """Mean and standard deviation of a network's input are smaller if mean and std are its own."""
 
 FLAT = 0.02
-"""The interquartile range of a network's input is larger, and so is that of pixels from 0 to 1."""
+"""The interquartile range of a network's input, and of pixels from 0 to 1, is larger."""
 
 LIMITS = ('max_per_img', 'max_per_image', 'num_queries')
 """Keys of mmdet's models and heads with the largest number of objects in an image."""
@@ -191,7 +191,9 @@ def unreadable(run: Run) -> Iterator[str]:
             if not entries:
                 yield f'{data.file or data.place}: {reason}'
             for failure, names in entries.items():
-                yield from some(f'{data.place}: training cannot read entries, {failure}', names)
+                yield from lines_for(
+                    f'{data.place}: training cannot read entries, {failure}', names
+                )
 
 
 def unreadable_entries(data: Data) -> dict[str, list[str]]:
@@ -257,7 +259,7 @@ def text_in_numbers(data: Data) -> Iterator[str]:
             names = listed(dict.fromkeys(name for name, _, _ in texts))
             first = next(value for value in texts[0][2] if isinstance(value, str))
             rule = f'{data.place}: {names}: expected numbers, got text, {first!r}; write numbers '
-            yield from some(f'{rule}without quotation marks; id', [key for _, key, _ in texts])
+            yield from lines_for(f'{rule}without quotation marks; id', [key for _, key, _ in texts])
 
 
 # All data sets together, and the model.
@@ -302,10 +304,10 @@ def image_scale(run: Run) -> Iterator[str]:
         highest = min(max(sides) * APART, trained_middle * MEDIANS_APART)
         if not lowest <= middle <= highest:
             yield (
-                f'{data.loader}: whole images are resized to {size_text(sizes)}, but those of '
-                f'train_dataloader to {size_text(trained)}, half of them to {trained_middle:.0f} x '
-                f'{trained_middle:.0f} or more: objects have other sizes than in training; set '
-                "the scale of the test pipeline's Resize"
+                f'{data.loader}: whole images are resized to {size_text(sizes)}, but images '
+                f'of train_dataloader to {size_text(trained)}, half of them to '
+                f'{trained_middle:.0f} x {trained_middle:.0f} or more: objects have '
+                "other sizes than in training; set the scale of the test pipeline's Resize"
             )
 
 
@@ -455,7 +457,7 @@ def outer_pipeline(run: Run) -> Iterator[str]:
             yield f'{split}_dataloader.dataset: sample {index} fails: {first_line(error)}'
 
 
-def judged(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data]]]:
+def evaluators_with_data(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data]]]:
     """Yield (config key, dict, data sets of its split) of every dict in an evaluator."""
     for split in run.splits:
         sets = [data for data in run.sets if split in data.splits]
@@ -509,7 +511,7 @@ def with_file(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data], list[
 
     These are of images that the file lists, and of the classes.
     """
-    for key, evaluator, sets in judged(run):
+    for key, evaluator, sets in evaluators_with_data(run):
         coco = truth_of(evaluator, sets)
         if coco is not None:
             names = {name for data in sets for name in data.classes}
@@ -524,7 +526,7 @@ def with_file(run: Run) -> Iterator[tuple[str, dict[str, Any], list[Data], list[
 @check('evaluator-file', WARNING, TOGETHER)
 def evaluator_file(run: Run) -> Iterator[str]:
     """An evaluator reads a file that is not the one of its split."""
-    for key, evaluator, sets in judged(run):
+    for key, evaluator, sets in evaluators_with_data(run):
         truth = evaluator.get('ann_file')
         files = [path.resolve() for data in sets for path in data.paths]
         is_other = truth and Path(truth).resolve() not in files
@@ -540,7 +542,7 @@ def evaluator_file(run: Run) -> Iterator[str]:
 @check('evaluator-sets', WARNING, TOGETHER)
 def evaluator_sets(run: Run) -> Iterator[str]:
     """A metric reads the file of one of several data sets, or their images share ids."""
-    for key, evaluator, sets in judged(run):
+    for key, evaluator, sets in evaluators_with_data(run):
         split = key.partition('_')[0]
         whole = run.cfg[f'{split}_evaluator']
         has_own = (
@@ -554,7 +556,7 @@ def evaluator_sets(run: Run) -> Iterator[str]:
         is_of_one = evaluator.get('ann_file') and truth_of(evaluator, sets) is None
         if is_of_one or (reads_ids and shared):
             yield (
-                f'{key}: {len(sets)} data sets in {split}_dataloader, of which {shared} '
+                f'{key}: {len(sets)} data sets in {split}_dataloader: {shared} '
                 f'images share an id with another, and ann_file={evaluator.get("ann_file")}: '
                 "predictions for one are compared with another's annotations; use type="
                 "'MultiDatasetsEvaluator' with a metric and a prefix for each, or one file of all "
@@ -564,8 +566,8 @@ def evaluator_sets(run: Run) -> Iterator[str]:
 
 @check('truth-resized', ERROR, TOGETHER)
 def truth_resized(run: Run) -> Iterator[str]:
-    """A metric compares predictions in pixels of the file with boxes in those of the network."""
-    for key, evaluator, sets in judged(run):
+    """A metric compares predictions in pixels of the file with boxes in pixels of the network."""
+    for key, evaluator, sets in evaluators_with_data(run):
         if reads_boxes_of_samples(evaluator) and any(has_resized_boxes(data) for data in sets):
             yield (
                 f'{key.partition("_")[0]}_dataloader.dataset.pipeline: expected LoadAnnotations '
@@ -601,7 +603,7 @@ def has_resized_boxes(data: Data) -> bool:
 
 @check('evaluator-outlines', ERROR, TOGETHER)
 def evaluator_outlines(run: Run) -> Iterator[str]:
-    """Outlines of which pycocotools makes an error, after an epoch, or another mask."""
+    """Outlines that pycocotools turns into an error after an epoch, or into another mask."""
     for _, evaluator, sets, entries in with_file(run):
         if 'segm' in metrics_of(evaluator):
             images = truth_of(evaluator, sets).imgs
@@ -611,7 +613,7 @@ def evaluator_outlines(run: Run) -> Iterator[str]:
                 size = (image['width'], image['height'])
                 if 'segmentation' in entry and not is_evaluated(entry['segmentation'], size):
                     wrong.append(entry.get('id'))
-            yield from some(
+            yield from lines_for(
                 f'{evaluator["ann_file"]}: ids of annotations with which the evaluation of masks '
                 'fails or counts less: expected a list of polygons, the first one of at least '
                 'three points and each with an even number of values, or run lengths for all '
@@ -693,7 +695,7 @@ def evaluator_images(run: Run) -> Iterator[str]:
 @check('evaluator-ignore-index', WARNING, TOGETHER)
 def evaluator_ignore_index(run: Run) -> Iterator[str]:
     """IoUMetric ignores another label than the heads."""
-    for key, evaluator, sets in judged(run):
+    for key, evaluator, sets in evaluators_with_data(run):
         is_iou = type_name(evaluator.get('type')).endswith('IoUMetric')
         ignored = evaluator.get('ignore_index', 255)
         head = head_ignore_index(run.cfg.get('model'))
@@ -740,7 +742,7 @@ def image_files(data: Data) -> list[str]:
 
 
 def versioned_photograph(path: str, data: Data) -> str:
-    """Name the photograph of which a file is a version, as Roboflow exports it; '' of other files.
+    """Return the name of the photograph that Roboflow made this file from; '' for other files.
 
     In class folders, versions are beside others of the same class.
     """

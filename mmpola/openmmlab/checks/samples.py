@@ -39,7 +39,7 @@ TRIES = 8
 def load(data: Data, whole: bool) -> None:
     """Load samples of a data set: `FEW`, or all of them if these do not suffice or with `whole`."""
     every = range(data.images)
-    few = drawn(data.images, FEW)
+    few = random_samples(data.images, FEW)
     loader = Loader(data)
     loader.find_steps(few)
     if data.loaded.error is not None and not loader.steps:
@@ -51,10 +51,10 @@ def load(data: Data, whole: bool) -> None:
 
 def measure(data: Data) -> None:
     """Load a few samples of a data set that has been read, to know the size of its images."""
-    Loader(data).find_steps(drawn(data.images, TRIES))
+    Loader(data).find_steps(random_samples(data.images, TRIES))
 
 
-def drawn(images: int, number: int) -> list[int]:
+def random_samples(images: int, number: int) -> list[int]:
     """Draw samples of a data set at random, the same ones each time; the first is among them.
 
     Every n-th sample would not do: images of two kinds may take turns.
@@ -103,7 +103,7 @@ class Loader:
             else:
                 self.loaded.error = None
                 break
-        for number in drawn(len(indices), TRIES)[1:]:
+        for number in random_samples(len(indices), TRIES)[1:]:
             with contextlib.suppress(Exception):  # `load` finds the file
                 self._add_item(indices[number], self.dataset[indices[number]])
 

@@ -41,7 +41,7 @@ class Run(NamedTuple):
         splits: some of 'train', 'val' and 'test'.
         whole: whether every sample is loaded.
         sets: the data sets of these splits.
-        measured: other data sets, of which only the size is known that the network reads.
+        measured: other data sets; only the size at which the network reads their images is known.
         model: the config's model as it was built, on any device; None: it is not asked.
     """
 
@@ -158,7 +158,7 @@ def names_to_skip(cfg: Config) -> list[str]:
     return names
 
 
-def some(rule: str, items: Sequence[object]) -> Iterator[str]:
+def lines_for(rule: str, items: Sequence[object]) -> Iterator[str]:
     """Yield a line if something breaks a rule: the rule, how many break it, and the first."""
     if items:
         yield f'{rule} ({len(items)}): {listed(items)}'

@@ -141,7 +141,7 @@ def read_maps(model: Any, channels: int) -> list[torch.Tensor] | None:
 
     Args:
         model: a model in evaluation mode, on any device.
-        channels: those of the image.
+        channels: number of channels of the image.
 
     Returns:
         None if nobody can tell, as a part needs another image or more arguments.
@@ -192,7 +192,7 @@ def parameters_without_gradient(model: nn.Module, channels: int) -> list[str]:
 
     Args:
         model: a model on any device, which stays as it is.
-        channels: those of its images.
+        channels: number of channels of its images.
 
     Raises:
         UsageError: the neck or a head cannot read the maps of the backbone.

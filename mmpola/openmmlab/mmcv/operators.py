@@ -560,7 +560,7 @@ def modulated_deform_conv_backward(
     deformable_group: int,
     with_bias: bool,
 ) -> None:
-    """Write all gradients of `modulated_deform_conv_forward`; those of unread numbers are 0."""
+    """Write all gradients of `modulated_deform_conv_forward`; 0 for unread numbers."""
     taps = deformable_group * kernel_h * kernel_w
     size = grad_output.shape[2:]
     offset = _leading_numbers('offset', offset, (2 * taps, *size))

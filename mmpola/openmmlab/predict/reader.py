@@ -343,7 +343,7 @@ def sixteen_bits_note(images: Iterable[tuple[str | Path, NDArray[Any]]]) -> str 
         f'the largest value of the first 16-bit images ({Path(images[0][0]).name} …) is '
         f'{largest:g} of {limit} as loaded; write files whose values fill 8 bits, or, in a '
         "pipeline, load them with color_type='unchanged' and to_float32=True, and set mean and std "
-        'of data_preprocessor to those of the values'
+        'of data_preprocessor to the mean and std of the values'
     )
 
 

@@ -169,7 +169,7 @@ def _write_as(metric: Any, names: dict[str, Path]) -> None:
             output = Path(folder, name.parent)
             output.mkdir(parents=True, exist_ok=True)
             metric.output_dir = str(output)
-            # The metric drops a suffix, and a name may end with that of its image.
+            # The metric drops a suffix, and a name may end with the name of its image.
             process(data_batch, [{**sample, 'img_path': f'{name}.image'}])
         metric.output_dir = folder
 

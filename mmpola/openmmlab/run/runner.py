@@ -131,7 +131,7 @@ class Runner(mmengine.runner.Runner):
         return logger
 
     def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
-        """Register the hooks of the config and those of every run: average, check, draw, report."""
+        """Register the hooks of the config and of every run: average, check, draw, report."""
         hooks = {
             FIRST_BATCH: {'type': 'mmpola.FirstBatchHook'},
             BUFFERS: {'type': 'mmpola.MeanBuffersHook'},

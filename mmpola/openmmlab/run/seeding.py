@@ -88,7 +88,7 @@ def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
 def image_digest(dataset: Any) -> dict[str, int]:
     """Return the number of images of a data set, and a check sum of the names of their files.
 
-    The names are those of `DIGESTED` images, evenly spread over the data set, without folders,
+    The names of `DIGESTED` images are read, evenly spread over the data set, without folders,
     which may have been moved; the sum is 0 if the data set does not name its files.
     """
     number = len(dataset)

@@ -58,7 +58,7 @@ def train(
 
     Raises:
         UsageError: pretrained weights are missing; `load_from` does not fit the backbone; its
-            classes, or a teacher's, are those of the data in another order; the checkpoint to
+            classes, or a teacher's, are the classes of the data in another order; the checkpoint to
             resume from has other classes; a checkpoint cannot be written; or the loss or the
             weights are not finite.
     """
@@ -127,7 +127,7 @@ def log_to_file(runner: Runner, lines: Sequence[str]) -> None:
 def count_accumulation(runner: Runner) -> None:
     """Let MMEngine scale the learning rate by the images per step of the optimizer.
 
-    It counts those of one forward pass, of which `accumulative_counts` make a step.
+    It counts the images of one forward pass; `accumulative_counts` passes make a step.
     """
     scaling = runner.auto_scale_lr or {}
     counts = runner.cfg.optim_wrapper.get('accumulative_counts', 1)

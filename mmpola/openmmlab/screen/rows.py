@@ -69,7 +69,7 @@ def metric_cells(metrics: dict[str, Any], awaited: Sequence[str] = ()) -> Cells:
     classes = [(label, text) for label, text in single if label is not None]
     if len(classes) > CLASS_COLUMNS:  # perhaps of boxes and of masks
         classes = [(label, text) for label, text in classes if label.startswith('bbox_')]
-    if 1 < len(classes) <= CLASS_COLUMNS:  # a single one is that of all
+    if 1 < len(classes) <= CLASS_COLUMNS:  # a single class has the same AP as all
         cells += classes
     return cells
 

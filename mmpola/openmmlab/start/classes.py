@@ -1,4 +1,4 @@
-"""The classes of a checkpoint beside those of the data: compare them, or start from shared ones."""
+"""Compares the classes of a checkpoint and of the data, or starts from the shared ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ and come last.
 
 
 class ClassesHook(Hook):
-    """Compares the classes of a checkpoint with those of the data set that the runner has built.
+    """Compares the classes of a checkpoint with the classes of the data set that the runner built.
 
     Weights for classes in another order fit, and predict one class for another. A file, or a data
     set, that names no classes is not compared.

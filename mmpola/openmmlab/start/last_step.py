@@ -32,8 +32,9 @@ def keep_last_step(runner: Any, error: Exception) -> None:
     has failed will not answer. It saves nothing if the error is NCCL's, which the GPU may report
     after a step with wrong gradients, or if the optimizer is sharded.
 
-    If another process dies before the statistics of BatchNorm are averaged, they are those of the
-    first one, which is said: the resumed run does not equal an uninterrupted one bit for bit.
+    If another process dies before the statistics of BatchNorm are averaged, the statistics of the
+    first process are saved, and a message says so: the resumed run does not equal an
+    uninterrupted one bit for bit.
 
     Args:
         runner: of the run, in the state in which the error has left it.
@@ -65,7 +66,7 @@ def keep_last_step(runner: Any, error: Exception) -> None:
     statistics = _statistics(runner)
     note = ''
     if statistics in waiting and statistics.own_norms():
-        note = ', whose statistics of BatchNorm are those of the first process alone'
+        note = ', with the statistics of BatchNorm of the first process only'
     runner.logger.error(
         f'{first_line(error)}: stopped after {counted(runner.iter, "step")}; --resume continues '
         f'from {runner.work_dir}/{INTERRUPTED}{note}'

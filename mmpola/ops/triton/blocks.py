@@ -1,7 +1,7 @@
 """Device functions of all kernels: loads, stores, products, and the arithmetic of features.
 
 A feature tensor [BN, 2D] is held in registers as two tiles [BN, BD]: its first half, of x > 0, and
-its second half, of x < 0. (For the opposite-signed queries the first half is that of x < 0.) A
+its second half, of x < 0. (For the opposite-signed queries the first half belongs to x < 0.) A
 state [2D, D] is held as tiles in the same way. In memory the state of one head is a vector: S [2D,
 D], then k̄ [2D], then the shift [2D] of an ExpMap.
 

@@ -219,7 +219,7 @@ def polarity_attention_exp_state_kernel(
 
     1 / M = shrink * grow. Values are multiplied by the power of two `shrink`, because the sums
     could overflow without it; half values stay exact in a tf32 product. Sums are multiplied by
-    `grow`. The shift (E11) is that of the program's own keys; the first loop finds it.
+    `grow`. The shift (E11) is computed from the program's own keys by the first loop.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h

@@ -31,7 +31,7 @@ class FusedOperator:
         forward: returns the result, and a tensor without a gradient that the backward pass needs.
         backward: takes the arguments of `forward`, the result's gradient, that tensor, and which of
             the gradients are wanted; it returns all gradients, None for some not wanted.
-        allocate: returns uninitialised tensors like those of `forward`.
+        allocate: returns uninitialised tensors with the shapes and dtypes that `forward` returns.
         tensors: the number of arguments that are tensors.
         gradients: the number of them, the first ones, that have gradients.
     """

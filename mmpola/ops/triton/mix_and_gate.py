@@ -153,8 +153,8 @@ def mix_and_gate_taps_kernel(
 ):  # fmt: skip
     """Compute parts of dW [parts, H, D, KR * KW] and db [parts, H, D] (E19).
 
-    A program computes those of a column of taps. Its sums stay [BW, BD] until the last tile, so
-    that adding tokens needs no communication between threads.
+    A program computes the gradients of a column of taps. Its sums stay [BW, BD] until the
+    last tile, so that adding tokens needs no communication between threads.
     """
     i_p = tl.program_id(0)
     j = tl.program_id(1)
@@ -230,7 +230,7 @@ def plan_tiles(
         window: (KR, KW).
 
     Returns:
-        The number of tiles in all samples, that of channel blocks in all heads, and the kernel's
+        The number of tiles in all samples, of channel blocks in all heads, and the kernel's
         compile-time options.
     """
     batch, _, heads, dim = shape

@@ -82,7 +82,7 @@ def combine_states_kernel(
 # ---- How tokens are split over programs
 
 LARGEST_SHARE = 50
-"""How much memory traffic partial states may cause, in percent of that of four token tensors.
+"""Memory traffic that partial states may cause, in percent of the traffic of four token tensors.
 
 It lets the shapes of published models fill a GPU.
 """
@@ -98,7 +98,7 @@ class Plan:
     constants: dict[str, Any]  # arguments that depend on the shape alone, and compiler options
 
     def launch(self, **arguments: Any) -> None:
-        """Launch the kernel, if there are tokens, with those of the arguments that it takes."""
+        """Launch the kernel, if there are tokens, with the arguments that it takes."""
         if 0 in self.grid:
             return
         taken = {name: arguments[name] for name in self.names}
@@ -340,8 +340,9 @@ def compute_query_gradient(
     """Compute dq, and each chunk's parts of the gradients of state and parameters (E15, E16, E18).
 
     Returns:
-        dq; the parts of the state's gradient divided by M [B * H, chunks, 2D * (D + 1)]; those of
-        the sums for the parameters [B * H, chunks, numbers]. None where they are not wanted.
+        dq; the parts of the state's gradient divided by M [B * H, chunks, 2D * (D + 1)];
+        the parts of the sums for the parameters [B * H, chunks, numbers]. None where they are not
+        wanted.
     """
     wants_dq, wants_state, wants_sums = wanted
     _, queries, heads, dim = call.q.shape

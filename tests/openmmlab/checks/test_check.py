@@ -207,7 +207,7 @@ def test_photographs_of_coco(with_real_data, real_data):
     cfg = with_real_data('mask_rcnn_pola_swin_t_1x', 'coco_mini/')
     sets, found, *_ = check_data(cfg, whole=True)
     assert not found
-    assert [(one.images, one.listed, len(one.classes)) for one in sets] == [
+    assert [(one.images, one.images_before_filters, len(one.classes)) for one in sets] == [
         (81, 84, 80),  # three have no annotations
         (44, 44, 80),
     ]
@@ -496,10 +496,11 @@ def test_the_size_of_test_data_is_compared_before_training(segmentation, tmp_pat
 
 
 def test_test_data_that_validation_has_read_are_not_read_again(segmentation, monkeypatch):
-    monkeypatch.setattr(data_checks, 'read', Mock(wraps=data_checks.read))
+    read = Mock(wraps=data_checks.read_dataset)
+    monkeypatch.setattr(data_checks, 'read_dataset', read)
     segmentation.test_dataloader = copy.deepcopy(segmentation.val_dataloader)
     checked = check_data(segmentation, ('train', 'val'), measured=('test',))
-    assert data_checks.read.call_count == 2
+    assert read.call_count == 2
     sizes = {line.partition(': ')[0]: line.partition('read at ')[2] for line in checked.lines()}
     assert sizes['test'] == f'{sizes["val"].partition(" (")[0]}, not checked'
 
@@ -541,7 +542,7 @@ def test_the_scale_of_photographs_against_that_of_the_base_config(segmentation):
     for split in (train, val):
         split.data_root = train.data_root
     text = only(warnings(segmentation, ('train', 'val')), 'image-scale')
-    assert text.startswith('val_dataloader: whole images are resized to 120 x 100, but those of ')
+    assert text.startswith('val_dataloader: whole images are resized to 120 x 100, but images of ')
     step.scale = (300, 250)
     checked = check_data(segmentation, ('train', 'val'))
     assert not checked.found

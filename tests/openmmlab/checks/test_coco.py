@@ -230,7 +230,7 @@ def test_run_lengths_that_are_ignored_without_poly2mask(detection, annotations, 
     annotations['annotations'][-1]['segmentation'] = [[1, 1, 9, 1, 9, 9]]
     annotations.save()
     (data,) = check_data(detection, ('train',)).sets
-    assert (data.counted, data.labels.total) == (12, 1)
+    assert (data.images_counted, data.labels.total) == (12, 1)
 
 
 def test_what_filter_cfg_leaves(detection, annotations):
@@ -239,7 +239,7 @@ def test_what_filter_cfg_leaves(detection, annotations):
     kept = len({entry['image_id'] for entry in annotations['annotations']})
     detection.train_dataloader.dataset.filter_cfg = dict(filter_empty_gt=True, min_size=32)
     (data,) = check_data(detection, ('train',)).sets
-    assert (data.images, data.listed) == (kept, 12)
+    assert (data.images, data.images_before_filters) == (kept, 12)
     detection.train_dataloader.dataset.filter_cfg.min_size = 100
     text = only(errors(detection), 'no-images')
     assert 'filter_cfg leaves none of 12 images' in text

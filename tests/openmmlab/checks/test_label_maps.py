@@ -86,7 +86,7 @@ def test_a_rare_class_is_looked_for_in_all_label_maps(binary, maps, monkeypatch)
     Image.fromarray(np.eye(80, 96, dtype=np.uint8)).save(max(maps.iterdir()))
     (data,), found, *_ = check_data(binary, ('train',))
     assert not found
-    assert data.counted == 12
+    assert data.images_counted == 12
 
 
 def test_label_maps_of_two_kinds_take_turns(binary, maps, monkeypatch):
