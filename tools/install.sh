@@ -43,3 +43,4 @@ pip_install --no-deps --editable .
 .venv/bin/python -m mmpola operators || die "mmcv's operators cannot be put in place; the line above says why"
 .venv/bin/python -m mmpola --openmmlab || die 'the installation does not work; the report above says why'
 printf '%s\n' "$fingerprint" >"$stamp"
+say 'done; the command mmpola is there after: source .venv/bin/activate'

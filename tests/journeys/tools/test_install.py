@@ -98,7 +98,9 @@ def test_it_continues_after_an_interruption_and_does_nothing_twice(install, tmp_
     assert 'run the same command again' in result.stderr
 
     (clone / 'broken').unlink()
-    assert install(python).returncode == 0
+    result = install(python)
+    assert result.returncode == 0
+    assert result.stdout.endswith('source .venv/bin/activate\n')
     calls = (clone / 'calls').read_text().splitlines()
     assert calls[-4].endswith('install --disable-pip-version-check -r requirements.txt')
     assert calls[-3].endswith('install --disable-pip-version-check --no-deps --editable .')
