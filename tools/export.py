@@ -72,7 +72,7 @@ def main() -> None:
     shape = tuple(args.shape or ())
     if not shape and not args.dynamic:
         shape, source = evaluated_size(cfg)
-        print(f'images of {sides(shape)} pixels, as {source}')
+        print(f'images of {sides(shape)} pixels (width x height), as {source}')
     test_cfg = cfg.model.get('test_cfg') or {}
     if test_cfg.get('mode') == 'slide' and not args.backbone:
         print(

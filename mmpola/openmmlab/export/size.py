@@ -82,5 +82,5 @@ def loaded_size(reader: ImageReader, path: Path) -> Size:
 
 
 def sides(size: Size) -> str:
-    """Return a size as text: '512 x 683'."""
-    return ' x '.join(str(side) for side in size)
+    """Return (height, width) as text, in the order of check-data: '683 x 512', width x height."""
+    return ' x '.join(str(side) for side in reversed(size))

@@ -80,7 +80,7 @@ def test_the_script_exports_a_classifier(colours, tmp_path, monkeypatch, capsys)
     monkeypatch.setattr('sys.argv', [str(argument) for argument in arguments])
     load_script('export').main()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "images of 32 x 32 pixels, as timm's transforms make them"
+    assert lines[0] == "images of 32 x 32 pixels (width x height), as timm's transforms make them"
     assert lines[1].startswith(f'{path}: ')
     assert run(path, 255 * torch.rand(1, 3, 32, 32))[0].shape == (1, 3)
     assert '--overwrite' in refusal(load_script('export').main)
@@ -98,7 +98,7 @@ def test_a_segmenter_is_exported_at_the_size_that_it_is_evaluated_at(
     path = tmp_path / 'out.onnx'
     assert run_script('export', tiny_segmentation, checkpoint, path) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == 'images of 96 x 96 pixels, as the test pipeline makes them'
+    assert lines[0] == 'images of 96 x 96 pixels (width x height), as the test pipeline makes them'
     rule = 'class 1 is where their sigmoid is above 0.5 (model.decode_head.threshold)'
     assert (rule in lines[1]) == bool(head)
     photo = next((shapes / 'ade' / 'images' / 'validation').glob('*'))
@@ -132,7 +132,7 @@ def test_the_size_of_images_is_what_the_test_pipeline_makes(
     dataset.update(data_root=str(tmp_path))
     size, source = evaluated_size(cfg)
     assert size == without_data
-    assert 'a picture of 480 x 640' in source
+    assert 'a picture of 640 x 480' in source
     cfg.test_dataloader.dataset.pipeline[0].color_type = 'unknown'
     assert refusal(evaluated_size, cfg).startswith('--shape: expected H W')
 
