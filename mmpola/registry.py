@@ -54,6 +54,7 @@ REGISTERED_NAMES: dict[str, dict[str, str]] = {
         'FirstBatchHook': 'mmpola.openmmlab.screen.first_batch',
         'Float32SamplingHook': 'mmpola.pretraining.float32_sampling',
         'MeanBuffersHook': 'mmpola.openmmlab.run.mean_buffers',
+        'MistakesHook': 'mmpola.openmmlab.results.mistakes',
         'PreemptionHook': 'mmpola.openmmlab.run.preemption',
         'ShowHook': 'mmpola.openmmlab.results.show',
     },

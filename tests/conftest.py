@@ -86,15 +86,18 @@ def _remember_packages():
 
 @pytest.fixture(scope='module')
 def undrawn_curves():
-    """Let training runs draw no curves, which takes a quarter of a short run."""
+    """Let training runs draw no curves and no mistakes, which takes a third of a short run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr('mmpola.openmmlab.screen.screen.draw', lambda runner: None)
+        patch.setattr(
+            'mmpola.openmmlab.results.mistakes.MistakesHook._draw', lambda hook, folder: None
+        )
         yield patch
 
 
 @pytest.fixture(scope='module')
 def drawn_curves(undrawn_curves):
-    """Let the training runs of a module draw curves all the same."""
+    """Let the training runs of a module draw curves and mistakes all the same."""
     undrawn_curves.undo()
 
 

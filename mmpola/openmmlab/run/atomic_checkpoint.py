@@ -27,7 +27,10 @@ INTERRUPTED = 'interrupted.pth'
 """Name of the checkpoint of an interrupted run, in its work dir."""
 
 
-WRITTEN = ('*.pth', 'last_checkpoint', 'curves.png', 'first_batch.jpg', 'final_test.json')
+WRITTEN = (
+    *('*.pth', 'last_checkpoint', 'curves.png', 'first_batch.jpg', 'final_test.json'),
+    *('confusion.png', 'mistakes.jpg'),
+)
 """What training writes into its work dir; other commands may be writing there too."""
 
 

@@ -25,6 +25,7 @@ from mmpola.openmmlab.start.last_step import keep_last_step
 FIRST_BATCH = 'first_batch'
 BUFFERS = 'buffers'
 CHECKS = 'checks'
+MISTAKES = 'mistakes'
 """Keys in `default_hooks` of hooks of every run; a config leaves one out by None."""
 
 
@@ -136,9 +137,10 @@ class Runner(mmengine.runner.Runner):
             FIRST_BATCH: {'type': 'mmpola.FirstBatchHook'},
             BUFFERS: {'type': 'mmpola.MeanBuffersHook'},
             CHECKS: {'type': 'mmpola.ChecksHook'},
+            MISTAKES: {'type': 'mmpola.MistakesHook'},
             **(default_hooks or {}),
         }
-        for key in (FIRST_BATCH, BUFFERS, CHECKS):
+        for key in (FIRST_BATCH, BUFFERS, CHECKS, MISTAKES):
             if hooks[key] is None:  # MMEngine takes None for its own hooks only
                 del hooks[key]
         super().register_hooks(hooks, custom_hooks)

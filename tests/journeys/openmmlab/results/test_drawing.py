@@ -3,6 +3,7 @@
 import pytest
 from PIL import Image
 
+from mmpola.openmmlab.results.mistakes import CONFUSION, MISTAKES
 from mmpola.openmmlab.screen import curves, first_batch, screen
 from tests.helpers.processes import run_script
 from tests.helpers.training import assert_same, saved
@@ -32,8 +33,9 @@ def test_a_run_with_pictures_ends_with_the_same_bits(loop, tiny_config, tmp_path
     options = (f'train_cfg.type={loop}', 'train_cfg.max_epochs=2')
     train(tiny_config, tmp_path / 'with', *options)
     monkeypatch.setattr(screen, 'draw', lambda runner: None)
-    train(tiny_config, tmp_path / 'without', *options, 'default_hooks.first_batch=None')
-    for name in (first_batch.FIRST_BATCH_FILE, curves.CURVES):
+    without = ('default_hooks.first_batch=None', 'default_hooks.mistakes=None')
+    train(tiny_config, tmp_path / 'without', *options, *without)
+    for name in (first_batch.FIRST_BATCH_FILE, curves.CURVES, CONFUSION, MISTAKES):
         assert (tmp_path / 'with' / name).exists()
         assert not (tmp_path / 'without' / name).exists()
     one, other = (saved(tmp_path / name / 'epoch_2.pth') for name in ('with', 'without'))

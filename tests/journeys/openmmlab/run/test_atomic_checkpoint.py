@@ -16,6 +16,7 @@ from mmengine.hooks import Hook
 from mmengine.runner.checkpoint import load_from_local
 
 from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.openmmlab.results.mistakes import CONFUSION, MISTAKES
 from mmpola.openmmlab.run.atomic_checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
 from mmpola.openmmlab.run.final_test import RESULT
 from mmpola.openmmlab.screen.curves import CURVES
@@ -46,7 +47,8 @@ class NumpyValues(Hook):
 
 @pytest.mark.slow
 def test_the_newest_and_the_best_are_kept(colours, tmp_path):
-    for name in ('epoch_9.pth', 'interrupted.pth', FIRST_BATCH_FILE, CURVES, RESULT):
+    pictures = (FIRST_BATCH_FILE, CURVES, CONFUSION, MISTAKES)
+    for name in ('epoch_9.pth', 'interrupted.pth', RESULT, *pictures):
         (tmp_path / f'{name}.partial').write_text('of a run that was killed')
     (tmp_path / 'weights.tar.partial').write_text('a download of the user')
     options = {'default_hooks.checkpoint.max_keep_ckpts': 2}
