@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mmengine.dist import collect_results
 from mmengine.hooks import Hook
-from numpy.typing import NDArray
 
 from mmpola.files import write_atomically, write_figure
-from mmpola.images import encoded
+from mmpola.images import class_colours, encoded
 from mmpola.messages import first_line, info
 from mmpola.openmmlab.processes import is_killed_worker
-from mmpola.openmmlab.results import mistakes_picture, wrong_boxes
+from mmpola.openmmlab.results import mistakes_picture, wrong_boxes, wrong_labels
 from mmpola.openmmlab.run.seeding import unchanged_generators
 
 MISTAKES = 'mistakes.jpg'
@@ -29,9 +27,10 @@ WORST = 12
 class MistakesHook(Hook):
     """Draws what a network gets wrong into `mistakes.jpg` and `confusion.png` in the work dir.
 
-    It draws at the end of a run, of its last validation or test: detections, in an evaluation of
-    several processes of all of them. During the evaluation it keeps the boxes of each image; the
-    metrics are the same without it. A drawing that fails is a line in the log.
+    It draws at the end of a run, of its last validation or test: of boxes, label maps or classes,
+    with several processes of all of them. During the evaluation it keeps the boxes or counts of
+    each image, and a few label maps; the metrics are the same without it. A drawing that fails is a
+    line in the log.
     """
 
     priority = 'ABOVE_NORMAL'  # its line comes before ScreenHook's last ones
@@ -64,11 +63,21 @@ class MistakesHook(Hook):
             return
         for sample in outputs:
             try:
-                self.records.append(wrong_boxes.detections_of(sample))
+                self.records.append(self._record(sample))
             except Exception as error:  # of any type, as models of other packages predict
                 if is_killed_worker(error):
                     raise
                 self.records.append(first_line(error))
+            wrong_labels.drop_maps(self.records, WORST)
+
+    def _record(self, sample: Any) -> Any:
+        """Return what the pictures need of a data sample; None of one that is not drawn."""
+        boxes = wrong_boxes.detections_of(sample)
+        classes = (getattr(self.dataset, 'metainfo', None) or {}).get('classes')
+        if boxes is not None or classes is None:
+            return boxes
+        ignored = getattr(self.dataset, 'ignore_index', 255)
+        return wrong_labels.labels_of(sample, len(classes), ignored)
 
     def _after_epoch(self, runner: Any, mode: str = 'train') -> None:
         """Collect the records of all processes, as their metrics have just been."""
@@ -94,56 +103,38 @@ class MistakesHook(Hook):
 
     def _draw(self, folder: Path) -> None:
         """Write the pictures, and say what costs most."""
-        found = wrong_boxes.judged(self.records, self.dataset)
-        if not len(found.true_labels):
-            return
-        classes = [str(name) for name in self.dataset.metainfo['classes']]
-        names = [*classes, 'background']
-        score = wrong_boxes.best_score(found)
-        partner = wrong_boxes.partners(found, score)
-        matrix = wrong_boxes.confusion(found, partner, len(classes))
-        curves, growth = wrong_boxes.costs(found, len(classes))
-        title = f'{self.title}, detections with a score of at least {score:.2f} (best F1)'
-        figure = mistakes_picture.draw_confusion(matrix, names, title, curves)
-        tiles = mistakes_picture.worst_boxes(found, partner, classes, WORST)
+        metainfo = self.dataset.metainfo
+        classes = [str(name) for name in metainfo['classes']]
+        if not isinstance(self.records[0], wrong_labels.LabelledImage):
+            found = wrong_boxes.judged(self.records, self.dataset)
+            if not len(found.true_labels):
+                return
+            score = wrong_boxes.best_score(found)
+            partner = wrong_boxes.partners(found, score)
+            matrix = wrong_boxes.confusion(found, partner, len(classes))
+            curves, growth = wrong_boxes.costs(found, len(classes))
+            title = f'{self.title}, detections with a score of at least {score:.2f} (best F1)'
+            names = [*classes, 'background']
+            figure = mistakes_picture.draw_confusion(matrix, names, title, curves)
+            tiles = mistakes_picture.worst_boxes(found, partner, classes, WORST)
+            legend = mistakes_picture.BOX_LEGEND
+            missing = 100 - 100 * float(np.nanmean(curves))
+            line = wrong_boxes.cost_line(missing, growth, matrix, classes)
+        else:
+            unit = self.records[0].unit
+            matrix = wrong_labels.matrix_of(self.records, len(classes))
+            title = f'{self.title}, numbers of {unit}'
+            figure = mistakes_picture.draw_confusion(matrix, classes, title)
+            palette = class_colours(metainfo.get('palette'), len(classes))
+            tiles, legend = wrong_labels.worst_labels(self.records, classes, palette, WORST)
+            line = wrong_labels.cost_line(matrix, classes, unit)
         write_figure(folder / CONFUSION, figure, dpi=110)
         files = CONFUSION
         if tiles:
             files = f'{MISTAKES}, {CONFUSION}'
-            pixels = mistakes_picture.sheet(tiles, title, mistakes_picture.BOX_LEGEND)
-            write_atomically(folder / MISTAKES, encoded(pixels, 'jpeg', quality=90, subsampling=0))
+            pixels = mistakes_picture.sheet(tiles, f'The worst images of {title}', legend)
+            content = encoded(pixels, 'jpeg', quality=90, subsampling=0)
+            write_atomically(folder / MISTAKES, content)
         else:
             (folder / MISTAKES).unlink(missing_ok=True)  # of an earlier evaluation
-        missing = 100 - 100 * float(np.nanmean(curves))
-        line = cost_line(missing, growth, matrix, classes)
         info(f'costs most   {line}; see {files} in {folder}')
-
-
-def cost_line(
-    missing: float,
-    growth: dict[str, NDArray[Any]],
-    matrix: NDArray[Any],
-    classes: Sequence[str],
-) -> str:
-    """Say how many points of AP50 each kind of mistakes costs, the worst one first.
-
-    Args:
-        missing: points up to an AP50 of 100.
-        growth: of each kind and class, as `wrong_boxes.costs` returns it.
-        matrix: (true class, detected class), [C + 1, C + 1].
-        classes: their names, [C].
-    """
-    points = {kind: 100 * float(np.nanmean(growth[kind])) for kind in growth}
-    texts: list[str] = []
-    for kind in sorted(points, key=lambda kind: -points[kind]):
-        if points[kind] < 0.05:
-            break
-        text = f'{kind} {points[kind]:.1f}'
-        if not texts and kind == wrong_boxes.WRONG_CLASS:
-            others = matrix[:-1, :-1] * ~np.eye(len(classes), dtype=bool)
-            true, called = divmod(int(others.argmax()), len(classes))
-            text += f' (most often {classes[true]} called {classes[called]})'
-        elif not texts and len(classes) > 1:
-            text += f' (most of it {classes[int(np.nanargmax(growth[kind]))]})'
-        texts.append(text)
-    return f'of {missing:.1f} missing points of AP50: {", ".join(texts) or "none of one kind"}'

@@ -38,6 +38,7 @@ MISSED = '#ffb000'
 INVENTED = '#2f6bff'
 CONFUSED = '#e6008c'
 FOUND = '#2ca02c'
+WRONG = '#ff0000'
 BOX_LEGEND = {
     MISSED: 'missed',
     INVENTED: 'invented, twice, or in the wrong place',
@@ -65,6 +66,9 @@ def draw_confusion(
         wrong = matrix.sum(0) + matrix.sum(1) - 2 * matrix.diagonal()
         shown = np.sort(np.argsort(-wrong, kind='stable')[:MOST_CLASSES])
         title += f'; the {MOST_CLASSES} of {len(names)} rows with the most mistakes'
+    is_share = matrix.max() >= 1e5  # such as pixels
+    if is_share:
+        title += ', in % of each row'
     side = 3.5 + 0.42 * len(shown)
     width = side if curves is None else side + max(side, 6.5)
     figure = Figure(figsize=(width, side), layout='constrained')
@@ -76,8 +80,9 @@ def draw_confusion(
     numbers = matrix[np.ix_(shown, shown)]
     axes.imshow(shares, cmap='Blues', vmin=0, vmax=1)
     for row, column in zip(*np.nonzero(numbers), strict=True):
-        number = int(numbers[row, column])
-        text = f'{number:,}' if number < 1e5 else f'{number:.0e}'
+        text = f'{numbers[row, column]:,}'
+        if is_share:
+            text = f'{100 * shares[row, column]:.1f}'
         colour = 'white' if shares[row, column] > 0.5 else 'black'
         axes.text(column, row, text, ha='center', va='center', color=colour, fontsize=8)
     labels = [names[int(index)] for index in shown]
@@ -155,21 +160,38 @@ def worst_boxes(
 
 def _with_boxes(path: str, boxes: Sequence[tuple[NDArray[Any], str, str]]) -> Image.Image:
     """Draw boxes with their colours and texts into an image; those without a text are thinner."""
-    pixels = cv2.imread(path, cv2.IMREAD_COLOR)  # turned by EXIF, as mmcv reads it
-    if pixels is None:  # of a format that needs a loader of its own
-        height, width = np.max([box[3:1:-1] for box, _, _ in boxes], 0).astype(int) + 1
-        pixels = np.full((height, width, 3), 128, np.uint8)
-    picture, scale, corner = fitted(loaded_as_rgb(pixels), TILE)
+    width, height = np.max([box[2:] for box, _, _ in boxes], 0).astype(int) + 1
+    picture, scale, corner = fitted(pixels_of(path, (width, height)), TILE)
     pen = ImageDraw.Draw(picture)
-    font = font_of(14)
     for box, colour, text in boxes:
         x1, y1, x2, y2 = (box * scale + (*corner, *corner)).tolist()
         pen.rectangle((x1, y1, max(x1, x2), max(y1, y2)), outline=colour, width=3 if text else 2)
-        if text:
-            place = (max(0, min(x1, TILE[0] - pen.textlength(text, font))), max(0, y1 - 17))
-            pen.rectangle(pen.textbbox(place, text, font), fill=colour)
-            pen.text(place, text, 'black' if colour == MISSED else 'white', font)
+        write(pen, (x1, y1 - 17), text, colour, 14)
     return picture
+
+
+def write(
+    pen: ImageDraw.ImageDraw, place: tuple[float, float], text: str, colour: str, size: int
+) -> None:
+    """Write a text on a ground of a colour, inside of a tile."""
+    font = font_of(size)
+    place = (max(0, min(place[0], TILE[0] - pen.textlength(text, font))), max(0, place[1]))
+    if text:
+        pen.rectangle(pen.textbbox(place, text, font), fill=colour)
+        pen.text(place, text, 'black' if colour == MISSED else 'white', font)
+
+
+def pixels_of(path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Read an image as mmcv does, RGB [H, W, 3]; one that needs its own loader is grey.
+
+    Args:
+        path: of the image.
+        size: (width, height) of the grey one.
+    """
+    pixels = cv2.imread(path, cv2.IMREAD_COLOR)  # turned by EXIF
+    if pixels is None:
+        return np.full((size[1], size[0], 3), 128, np.uint8)
+    return loaded_as_rgb(pixels)
 
 
 def fitted(
@@ -198,7 +220,7 @@ def sheet(
     Args:
         tiles: of one size, at least one.
         title: a line.
-        legend: colour -> its meaning.
+        legend: colour -> its meaning, as many as fit.
     """
     images = contact_sheet(tiles)
     font = font_of(22)
@@ -207,6 +229,8 @@ def sheet(
     pen.text((8, 8), title, 'black', font)
     x = 8.0
     for colour, meaning in legend.items():
+        if x + 34 + pen.textlength(meaning, font) > images.width:
+            break
         pen.rectangle((x, LEGEND + 8, x + 26, LEGEND + 32), fill=colour)
         pen.text((x + 34, LEGEND + 6), meaning, 'black', font)
         x += 34 + pen.textlength(meaning, font) + 36

@@ -254,3 +254,33 @@ def confusion(found: Boxes, partner: NDArray[Any], classes: int) -> NDArray[Any]
     missed = np.setdiff1d(np.arange(len(found.true_labels)), partner)
     np.add.at(matrix[:, classes], found.true_labels[missed], 1)
     return matrix
+
+
+def cost_line(
+    missing: float,
+    growth: dict[str, NDArray[Any]],
+    matrix: NDArray[Any],
+    classes: Sequence[str],
+) -> str:
+    """Say how many points of AP50 each kind of mistakes costs, the worst one first.
+
+    Args:
+        missing: points up to an AP50 of 100.
+        growth: of each kind and class, as `costs` returns it.
+        matrix: (true class, detected class), [C + 1, C + 1].
+        classes: their names, [C].
+    """
+    points = {kind: 100 * float(np.nanmean(growth[kind])) for kind in growth}
+    texts: list[str] = []
+    for kind in sorted(points, key=lambda kind: -points[kind]):
+        if points[kind] < 0.05:
+            break
+        text = f'{kind} {points[kind]:.1f}'
+        if not texts and kind == WRONG_CLASS:
+            others = matrix[:-1, :-1] * ~np.eye(len(classes), dtype=bool)
+            true, called = divmod(int(others.argmax()), len(classes))
+            text += f' (most often {classes[true]} called {classes[called]})'
+        elif not texts and len(classes) > 1:
+            text += f' (most of it {classes[int(np.nanargmax(growth[kind]))]})'
+        texts.append(text)
+    return f'of {missing:.1f} missing points of AP50: {", ".join(texts) or "none of one kind"}'

@@ -9,8 +9,7 @@ from PIL import Image
 from torch import tensor
 
 from mmpola.openmmlab.results import mistakes, mistakes_picture
-from mmpola.openmmlab.results.mistakes import MistakesHook, cost_line
-from mmpola.openmmlab.results.wrong_boxes import MISSED, NOTHING, WRONG_CLASS
+from mmpola.openmmlab.results.mistakes import MistakesHook
 
 
 class Dataset(list):
@@ -97,8 +96,8 @@ def test_the_newest_evaluation_is_drawn(runner, said, tmp_path):
     wrong = detected(str(tmp_path / 'photo.png'), *CAT_IS_DOG, [0, 1, 0])
     evaluate(hook, runner, [wrong])
     assert hook.title == 'validation data after step 1,200'
-    evaluate(hook, runner, [wrong], 'test')
-    assert len(hook.records) == 1
+    evaluate(hook, runner, [detected('of the test', *CAT_IS_DOG, [0, 1, 0])], 'test')
+    assert [path for path, *_ in hook.records] == ['of the test']
     assert hook.title == 'test data'
 
 
@@ -176,20 +175,6 @@ def test_the_first_process_draws_what_all_have_found(rank, runner, said, tmp_pat
     assert (tmp_path / 'confusion.png').exists() is (rank == 0)
 
 
-def test_the_line_names_the_most_expensive_mistakes_first():
-    matrix = np.array([[5, 2, 9], [1, 5, 9], [9, 9, 0]])
-    classes = ('cat', 'dog')
-    growth = {MISSED: np.array([0.02, 0.04]), NOTHING: np.array([0.0, 0.0008])}
-    growth[WRONG_CLASS] = np.array([0.1, np.nan])
-    line = cost_line(31.04, growth, matrix, classes)
-    assert line == (
-        'of 31.0 missing points of AP50: wrong class 10.0 (most often cat called dog), missed 3.0'
-    )
-    growth[WRONG_CLASS] = np.array([0.01, 0.0])
-    line = cost_line(31.04, growth, matrix, classes)
-    assert line.endswith(': missed 3.0 (most of it dog), wrong class 0.5')
-
-
 def test_of_many_classes_the_most_confused_ones_are_drawn():
     matrix = np.eye(40, dtype=int) * 10
     matrix[3, 17] = 8
@@ -201,6 +186,20 @@ def test_of_many_classes_the_most_confused_ones_are_drawn():
     assert {'class 3', 'class 17'} <= {*shown}
     assert '8' in [text.get_text() for text in axes.texts]
     assert figure.get_suptitle() == 'test data; the 25 of 40 rows with the most mistakes'
+
+
+@pytest.mark.parametrize(
+    ('factor', 'texts', 'title'),
+    [
+        (1, {'1,500', '500', '8'}, 'maps'),
+        (1e3, {'75.0', '25.0', '100.0'}, 'maps, in % of each row'),
+    ],
+)
+def test_large_numbers_are_shares(factor, texts, title):
+    matrix = (np.array([[1500, 500], [0, 8]]) * factor).astype(int)
+    figure = mistakes_picture.draw_confusion(matrix, ['cat', 'dog'], 'maps')
+    assert {text.get_text() for text in figure.axes[0].texts} == texts
+    assert figure.get_suptitle() == title
 
 
 def test_the_curves_of_the_worst_classes_are_drawn():

@@ -283,3 +283,17 @@ def test_samples_without_boxes_are_left_out(part):
     if part == 'gt_label':
         parts = {'metainfo': {'img_path': 'a.jpg'}, 'gt_label': 3}
     assert wrong_boxes.detections_of(BaseDataElement(**parts)) is None
+
+
+def test_the_line_names_the_most_expensive_mistakes_first():
+    matrix = np.array([[5, 2, 9], [1, 5, 9], [9, 9, 0]])
+    classes = ('cat', 'dog')
+    growth = {MISSED: np.array([0.02, 0.04]), NOTHING: np.array([0.0, 0.0008])}
+    growth[WRONG_CLASS] = np.array([0.1, np.nan])
+    line = wrong_boxes.cost_line(31.04, growth, matrix, classes)
+    assert line == (
+        'of 31.0 missing points of AP50: wrong class 10.0 (most often cat called dog), missed 3.0'
+    )
+    growth[WRONG_CLASS] = np.array([0.01, 0.0])
+    line = wrong_boxes.cost_line(31.04, growth, matrix, classes)
+    assert line.endswith(': missed 3.0 (most of it dog), wrong class 0.5')
