@@ -71,7 +71,7 @@ def detections_of(sample: Any) -> tuple[str, NDArray[Any], NDArray[Any], NDArray
     return sample.img_path, boxes[order], scores[order], found.labels.cpu().numpy()[order]
 
 
-def judged(found: Sequence[Any], dataset: Any) -> Boxes:
+def compare_boxes(found: Sequence[Any], dataset: Any) -> Boxes:
     """Compare the detections of images with the objects of mmdet's data set.
 
     Args:

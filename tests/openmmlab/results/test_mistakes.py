@@ -41,9 +41,8 @@ def runner(tmp_path):
     boxes = {(10, 10, 60, 60): 0, (100, 10, 150, 60): 0, (200, 10, 250, 60): 1}
     instances = [{'bbox': box, 'bbox_label': label} for box, label in boxes.items()]
     loader = SimpleNamespace(dataset=Dataset([{'img_path': path, 'instances': instances}]))
-    return SimpleNamespace(
-        work_dir=str(tmp_path), val_dataloader=loader, test_dataloader=loader, iter=1200
-    )
+    loaders = {'val_dataloader': loader, 'test_dataloader': loader}
+    return SimpleNamespace(work_dir=str(tmp_path), **loaders, iter=1200, max_iters=1200)
 
 
 def evaluate(hook, runner, outputs, mode='val'):
@@ -101,6 +100,16 @@ def test_the_newest_evaluation_is_drawn(runner, said, tmp_path):
     assert hook.title == 'test data'
 
 
+def test_validations_before_the_last_step_keep_nothing(runner, said, tmp_path):
+    hook = MistakesHook()
+    runner.iter = 1100
+    evaluate(hook, runner, [detected(str(tmp_path / 'photo.png'), *CAT_IS_DOG, [0, 1, 0])])
+    assert hook.records == []
+    hook.after_run(runner)
+    assert said == []
+    assert not (tmp_path / 'confusion.png').exists()
+
+
 def test_an_image_of_an_unknown_format_is_grey(runner, said, tmp_path):
     path = tmp_path / 'photo.png'
     path.write_bytes(b'channels of a satellite')
@@ -133,7 +142,7 @@ def test_an_error_is_a_line(place, runner, said, tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError('no colours left')
 
-    name = {'in a batch': 'detections_of', 'at the end': 'judged'}[place]
+    name = {'in a batch': 'detections_of', 'at the end': 'compare_boxes'}[place]
     monkeypatch.setattr(mistakes.wrong_boxes, name, fail)
     hook = MistakesHook()
     evaluate(hook, runner, [detected(str(tmp_path / 'photo.png'), *CAT_IS_DOG, [0, 1, 0])])
@@ -141,7 +150,7 @@ def test_an_error_is_a_line(place, runner, said, tmp_path, monkeypatch):
     assert said == [f'{tmp_path}/mistakes.jpg: not drawn (ValueError: no colours left)']
 
 
-@pytest.mark.parametrize('name', ['detections_of', 'judged'])
+@pytest.mark.parametrize('name', ['detections_of', 'compare_boxes'])
 def test_a_killed_worker_is_no_drawing_that_fails(name, runner, said, tmp_path, monkeypatch):
     """Torch's signal handler reports it in the middle of whatever runs."""
 
@@ -151,10 +160,10 @@ def test_a_killed_worker_is_no_drawing_that_fails(name, runner, said, tmp_path, 
     monkeypatch.setattr(mistakes.wrong_boxes, name, die)
     hook = MistakesHook()
     sample = detected(str(tmp_path / 'photo.png'), *CAT_IS_DOG, [0, 1, 0])
-    if name == 'judged':
+    if name == 'compare_boxes':
         evaluate(hook, runner, [sample])
     with pytest.raises(RuntimeError, match='killed by signal'):
-        hook.after_run(runner) if name == 'judged' else evaluate(hook, runner, [sample])
+        hook.after_run(runner) if name == 'compare_boxes' else evaluate(hook, runner, [sample])
 
 
 @pytest.mark.parametrize('rank', [0, 1])

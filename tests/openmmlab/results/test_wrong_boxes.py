@@ -124,7 +124,7 @@ def annotation(image, box, label):
 
 def test_the_curves_are_those_of_pycocotools():
     dataset, detections = random_case()
-    found = wrong_boxes.judged(records(detections), dataset)
+    found = wrong_boxes.compare_boxes(records(detections), dataset)
     assert {*found.kinds} == {HIT, IGNORED, *wrong_boxes.WRONG}
     curves, _ = wrong_boxes.costs(found, CLASSES)
     assert curves.mean(1) == pytest.approx(coco_ap50(dataset, detections), abs=1e-9)
@@ -154,7 +154,7 @@ def test_kinds_of_detections(label, box, kind):
     best = ([0, 0, 100, 98], 0.9, 0)
     other = (box, 0.5, label)
     detections = [other] if kind == HIT else [best, other]
-    found = wrong_boxes.judged(records([detections]), Images(truth))
+    found = wrong_boxes.compare_boxes(records([detections]), Images(truth))
     assert found.kinds[-1] == kind
 
 
@@ -193,7 +193,7 @@ def mended(kind, found, dataset, detections):
 @pytest.mark.parametrize('kind', [*wrong_boxes.WRONG, MISSED])
 def test_costs_are_what_pycocotools_gains_from_mended_files(kind):
     dataset, detections = random_case()
-    found = wrong_boxes.judged(records(detections), dataset)
+    found = wrong_boxes.compare_boxes(records(detections), dataset)
     _, growth = wrong_boxes.costs(found, CLASSES)
     expected = mended(kind, found, dataset, detections) - coco_ap50(dataset, detections)
     assert abs(expected).max() > 1e-4  # the tolerance is far below
@@ -202,7 +202,7 @@ def test_costs_are_what_pycocotools_gains_from_mended_files(kind):
 
 def test_a_class_that_is_never_found_costs_all_of_its_ap():
     truth = [thing(0, [0, 0, 100, 100]), thing(1, [200, 0, 300, 100])]
-    found = wrong_boxes.judged(records([[([0, 0, 100, 100], 0.9, 0)]]), Images(truth))
+    found = wrong_boxes.compare_boxes(records([[([0, 0, 100, 100], 0.9, 0)]]), Images(truth))
     _, growth = wrong_boxes.costs(found, CLASSES)
     assert growth[MISSED][:2].tolist() == [0, 1]
     assert np.isnan(growth[MISSED][2])  # without objects
@@ -210,7 +210,7 @@ def test_a_class_that_is_never_found_costs_all_of_its_ap():
 
 def test_the_best_score_has_the_best_f1():
     dataset, detections = random_case()
-    found = wrong_boxes.judged(records(detections), dataset)
+    found = wrong_boxes.compare_boxes(records(detections), dataset)
     objects = len(found.true_labels)
 
     def f1(score):
@@ -224,7 +224,7 @@ def test_the_best_score_has_the_best_f1():
 @pytest.mark.parametrize('score', [0.0, 0.3, 0.7])
 def test_the_confusion_is_counted_right(score):
     dataset, detections = random_case()
-    found = wrong_boxes.judged(records(detections), dataset)
+    found = wrong_boxes.compare_boxes(records(detections), dataset)
     matrix = wrong_boxes.confusion(found, wrong_boxes.partners(found, score), CLASSES)
     expected = np.zeros((CLASSES + 1, CLASSES + 1), int)
     for info, of_image in zip(dataset.infos, detections, strict=True):
