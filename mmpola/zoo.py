@@ -43,6 +43,12 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name -> (class in `mmpola.PUBLIC_NAMES`, its arguments)."""
 
+EVERYDAY_DETECTOR = 'faster_rcnn_pola_swin_small'
+"""The detector of everyday things, whose weights come with mmpola: `mmpola://NAME`."""
+
+EVERYDAY_CONFIG = f'configs/pretrain_{EVERYDAY_DETECTOR}.py'
+"""Its config in the repository."""
+
 OTHER_SIZES = ('pola_swin_small_384', 'pola_swin_base_384')
 """Models that are an `arch` for other image sizes."""
 

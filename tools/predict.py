@@ -1,10 +1,13 @@
 """Draws what a detector, segmenter or classifier finds in images, and writes it to files.
 
-    python tools/predict.py CONFIG CHECKPOINT IMAGES… --out DIR [--score-thr 0.3] [--overwrite]
+    python tools/predict.py [CONFIG CHECKPOINT] IMAGES… [--out DIR] [--score-thr 0.3] [--overwrite]
                             [--device cuda:0] [--compile [BACKEND]] [--skip-checks NAME …]
                             [--cfg-options KEY=VALUE …]
+    python tools/predict.py --classes
 
-IMAGES are files and folders (searched recursively). For NAME.jpg, DIR contains
+Without CONFIG and CHECKPOINT, a small detector that comes with mmpola looks for the 80 everyday
+things that --classes lists. IMAGES are files and folders (searched recursively). For NAME.jpg, DIR
+contains
 
     vis/NAME.jpg     detection: boxes and masks with a score above --score-thr. Segmentation: the
                      classes over the image. Classification: the five best classes beside the image
@@ -23,7 +26,7 @@ skipped. The exit status is 1 if all were.
 
 from __future__ import annotations
 
-from mmpola.command import prepare_script
+from mmpola.command import prepare_script, repository_path
 
 prepare_script()  # before torch is imported
 
@@ -41,23 +44,51 @@ from mmpola.openmmlab.config.build import unwrapped
 from mmpola.openmmlab.config.read import (
     add_compile_argument,
     add_device_argument,
-    add_model_arguments,
     add_options_argument,
 )
 from mmpola.openmmlab.predict.predictor import Predictor, result_files
 from mmpola.openmmlab.predict.reader import load_image_config, open_reader
-from mmpola.openmmlab.predict.results import numbers_note
-from mmpola.openmmlab.start.fit import load_model, read_checkpoint_for
+from mmpola.openmmlab.predict.results import NOTHING, numbers_note
+from mmpola.openmmlab.start.fit import (
+    load_model,
+    read_checkpoint_for,
+    read_training_checkpoint,
+)
 from mmpola.pretraining.compile_backbone import compile_backbone
+from mmpola.zoo import EVERYDAY_CONFIG, EVERYDAY_DETECTOR
+
+NOTHING_EVERYDAY = (
+    'nothing found: it knows 80 everyday things, `mmpola predict --classes` lists them'
+)
+
+ONE_BOX_A_THING = {
+    'model.test_cfg.rcnn.nms.iou_threshold': 0.3,
+    'model.test_cfg.rcnn.nms.class_agnostic': True,
+}
+"""Settings for pictures: boxes that overlap are one thing. Average precision would be lower."""
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw what a model finds in images, and write it to files', allow_abbrev=False
     )
-    add_model_arguments(parser)
-    parser.add_argument('images', nargs='+', help='image files and folders (searched recursively)')
-    parser.add_argument('--out', type=Path, required=True, help='folder for the results')
+    parser.add_argument(
+        'images',
+        nargs='*',
+        metavar='[CONFIG CHECKPOINT] IMAGES',
+        help='a config file, which ends with .py, and weights of its model: a path, URL or name '
+        'such as mmpola://pola_swin_tiny, see docs/weights.md (default: a small detector of '
+        'everyday things); then image files and folders (searched recursively)',
+    )
+    parser.add_argument(
+        '--classes', action='store_true', help='list what the detector of everyday things knows'
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        default=Path('predictions'),
+        help='folder for the results (default: predictions)',
+    )
     parser.add_argument(
         '--score-thr',
         type=float,
@@ -71,11 +102,26 @@ def parse_args() -> argparse.Namespace:
     add_compile_argument(parser)
     add_skip_argument(parser)
     add_options_argument(parser)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.is_everyday = not (args.images and args.images[0].endswith('.py'))
+    if args.is_everyday:
+        args.config = str(repository_path(EVERYDAY_CONFIG))
+        args.checkpoint = f'mmpola://{EVERYDAY_DETECTOR}'
+        args.cfg_options = {**ONE_BOX_A_THING, **(args.cfg_options or {})}
+        if not args.images and not args.classes:
+            parser.error('expected images, or CONFIG CHECKPOINT IMAGES, got none')
+    elif len(args.images) < 3:
+        parser.error(f'expected CONFIG CHECKPOINT IMAGES, got only {" ".join(args.images)}')
+    else:
+        args.config, args.checkpoint, *args.images = args.images
+    return args
 
 
 def main() -> None:
     args = parse_args()
+    if args.classes:
+        print('\n'.join(read_training_checkpoint(args.checkpoint).classes))
+        return
     cfg, model = load_image_config(args)
     names_to_skip(cfg)
     reader = open_reader(cfg)
@@ -103,7 +149,10 @@ def main() -> None:
             tqdm.write(f'skipped: {image.path}: {first_line(error)}')
             continue
         done += 1
-        tqdm.write(f'{image.path}: {prediction.summary}')
+        found = prediction.summary
+        if args.is_everyday and found == NOTHING:
+            found = NOTHING_EVERYDAY
+        tqdm.write(f'{image.path}: {found}')
         if prediction.best_score is not None:
             best_score = max(best_score or 0.0, prediction.best_score)
     for line in image_lines(cfg, reader):

@@ -4,6 +4,7 @@
     https://HOST/PATH/weights.pth                        downloaded into torch's hub folder
     hf://OWNER/REPOSITORY/FILE                           downloaded into the Hugging Face cache
     mmpola://pola_swin_nano                              our weights, which come with mmpola
+    mmpola://faster_rcnn_pola_swin_small                 a detector's, which come with mmpola too
     mmpola://pola_swin_tiny                              the authors' weights of that model
 
 A file is downloaded once per machine, with the caches and the settings of the libraries
@@ -26,7 +27,7 @@ import torch
 from mmpola.checkpoint import CheckpointError
 from mmpola.files import write_atomically
 from mmpola.messages import first_line, listed
-from mmpola.zoo import NAMED
+from mmpola.zoo import EVERYDAY_DETECTOR, NAMED
 
 RELEASED_REPOSITORY = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' weights."""
@@ -119,8 +120,8 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
     """Find the weights of a model: in `checkpoints/`, in mmpola, or in the authors' repository.
 
     Args:
-        model: a name of `mmpola.zoo.NAMED`, e.g. 'pola_swin_tiny'. Only weights of
-            `PUBLISHED_MODELS` are downloaded.
+        model: a name of `mmpola.zoo.NAMED`, e.g. 'pola_swin_tiny', or `EVERYDAY_DETECTOR`. Only
+            weights of `PUBLISHED_MODELS` are downloaded.
         download: whether they may be downloaded.
 
     Raises:
@@ -129,13 +130,14 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
             of the model. See also `resolve_checkpoint`.
     """
     name = f'mmpola://{model}'
-    if model not in NAMED:
-        raise CheckpointError(f'{name}: expected mmpola:// and one of {listed(NAMED, None)}')
+    if model not in (*NAMED, EVERYDAY_DETECTOR):
+        names = listed([*NAMED, EVERYDAY_DETECTOR], None)
+        raise CheckpointError(f'{name}: expected mmpola:// and one of {names}')
     local = LOCAL_FOLDER / f'{short_name(model)}.pth'
     for path in (LOCAL_FOLDER / f'{model}.pth', local):
         if path.is_file():
             return path
-    if model in SHIPPED_MODELS:
+    if model in (*SHIPPED_MODELS, EVERYDAY_DETECTOR):
         return SHIPPED_FOLDER / f'{model}.safetensors'
     if model in PUBLISHED_MODELS:
         return _published_checkpoint(name, model, local, download)

@@ -7,6 +7,7 @@ own hook NumPy values. So an inert class stands for every other name while a fil
 
 from __future__ import annotations
 
+import json
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -20,6 +21,9 @@ from mmpola.checkpoint.grids import read_safetensors_metadata
 from mmpola.checkpoint.hub import is_checkpoint
 from mmpola.messages import first_line, listed
 
+CLASSES_KEY = 'mmpola.classes'
+"""Entry of a .safetensors file's metadata: the names of the classes by label, as JSON."""
+
 
 def read_checkpoint(path: Path) -> Any:
     """Return the object that a checkpoint file holds, without executing anything in it.
@@ -28,8 +32,9 @@ def read_checkpoint(path: Path) -> Any:
         path: of a file written by torch.save, or of a .safetensors file.
 
     Returns:
-        The content. Instances of classes that torch.load does not know are inert: NumPy's have no
-        values, others are dicts.
+        The content; of a .safetensors file that names its classes, a `state_dict` beside a `meta`,
+        as in MMEngine's files. Instances of classes that torch.load does not know are inert:
+        NumPy's have no values, others are dicts.
 
     Raises:
         CheckpointError: the file is truncated or damaged, or is not a checkpoint.
@@ -43,7 +48,11 @@ def read_checkpoint(path: Path) -> Any:
 
             with safe_open(path, framework='pt') as file:
                 metadata = file.metadata()
-            return read_safetensors_metadata(load_file(path), metadata)
+            weights = read_safetensors_metadata(load_file(path), metadata)
+            if metadata and CLASSES_KEY in metadata:
+                meta = {'dataset_meta': {'classes': json.loads(metadata[CLASSES_KEY])}}
+                return {'state_dict': weights, 'meta': meta}
+            return weights
         return _read_file_of_torch(path)
     except CheckpointError:
         raise

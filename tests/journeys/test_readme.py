@@ -24,8 +24,8 @@ def test_the_commands_on_a_photograph_run(root, tmp_path):
         words = command.replace('mmpola', f'{sys.executable} -m mmpola', 1).split()
         variables = {**environment(), 'PYTHONPATH': str(root)}
         subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, check=True)
-    best = json.loads((tmp_path / 'predictions' / 'preds' / 'photo.json').read_text())
-    assert len(best['classes']) == 5
+    found = json.loads((tmp_path / 'predictions' / 'preds' / 'photo.json').read_text())
+    assert len(found['scores']) == len(found['bboxes'])
     assert (tmp_path / 'predictions' / 'vis' / 'photo.jpg').is_file()
     assert (tmp_path / 'attention' / 'photo' / 'maps_stages.0.blocks.0.attn.png').is_file()
 

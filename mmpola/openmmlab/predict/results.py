@@ -19,6 +19,13 @@ INSTANCE_OFFSET = 1000
 SHOWN_CLASSES = 3
 """Number of classes that the summary of a segmentation names."""
 
+NOTHING = 'nothing'
+"""What is found in an image without an instance."""
+
+SAME_PLURAL = ('broccoli', 'scissors', 'sheep', 'skis')
+IRREGULAR = {'knife': 'knives', 'mouse': 'mice'}
+"""Plurals of COCO's classes that have none of their own, or a special one."""
+
 
 def instances_as_json(instances: Any) -> dict[str, Any]:
     """Return a detector's instances as mmdet's DetInferencer writes them.
@@ -106,7 +113,7 @@ def numbers_note(metainfo: Mapping[str, Any]) -> str | None:
 
 
 def counts_by_class(labels: Tensor, classes: Sequence[str]) -> str:
-    """Return how many instances of each class there are: '2 RBC, 1 WBC'; 'nothing' without one.
+    """Return how many instances of each class there are: '2 persons, 1 RBC'; without one, NOTHING.
 
     Args:
         labels: int [instances].
@@ -116,8 +123,19 @@ def counts_by_class(labels: Tensor, classes: Sequence[str]) -> str:
     found = []
     for name, count in zip(classes, counts, strict=True):
         if count:
-            found.append(f'{count} {name}')
-    return ', '.join(found) or 'nothing'
+            found.append(f'{count} {name if count == 1 else plural(name)}')
+    return ', '.join(found) or NOTHING
+
+
+def plural(name: str) -> str:
+    """Return the plural of an English word in small letters; any other name as it is."""
+    if not name.islower() or name in SAME_PLURAL:
+        return name
+    if name in IRREGULAR:
+        return IRREGULAR[name]
+    if name.endswith(('s', 'x', 'ch', 'sh')):
+        return f'{name}es'
+    return f'{name}s'
 
 
 def areas_by_class(labels: Tensor, classes: Sequence[str]) -> str:

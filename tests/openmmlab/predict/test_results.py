@@ -91,8 +91,11 @@ def test_numbers_that_annotation_files_have_otherwise(settings, numbers):
 
 def test_instances_in_a_few_words():
     classes = ('red', 'white', 'platelet')
-    assert counts_by_class(torch.tensor([2, 0, 0]), classes) == '2 red, 1 platelet'
+    assert counts_by_class(torch.tensor([2, 0, 0]), classes) == '2 reds, 1 platelet'
     assert counts_by_class(torch.zeros(0, dtype=torch.long), classes) == 'nothing'
+    words = ('person', 'bus', 'wine glass', 'bench', 'sheep', 'mouse', 'RBC')
+    twice = 'persons, 2 buses, 2 wine glasses, 2 benches, 2 sheep, 2 mice, 2 RBC'
+    assert counts_by_class(torch.arange(7).repeat(2), words) == f'2 {twice}'
 
 
 def test_areas_in_a_few_words():
