@@ -176,6 +176,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         steps='epochs',
         test_images=10_000,
     ),
+    'e8-cells': Experiment(
+        title='Blood cells from the whole detector',
+        variants={'detect_detector': 'whole detector', 'detect': 'backbone only'},
+        metrics=BOXES,
+        steps='epochs',
+    ),
+    'e8-raccoons': Experiment(
+        title='Raccoons from the whole detector',
+        variants={'raccoons_detector': 'whole detector', 'raccoons': 'backbone only'},
+        metrics=BOXES,
+        steps='epochs',
+    ),
 }
 
 STARTS = ('e7-cells', 'e7-raccoons', 'e7-streets', 'e7-digits', 'e7-pictures')
