@@ -26,6 +26,7 @@ SCRIPTS = {
     'analyze': ('analyze.py', 'draw what the attention of a model does'),
     'explore': ('explore.py', 'look at the attention of a model on a web page'),
     'check-data': ('check_data.py', 'check the data of a config'),
+    'new': ('new.py', 'write a config for a folder of labelled images'),
     'split': ('split.py', 'divide images into training, validation and test'),
     'convert': ('convert_checkpoint.py', 'convert weights'),
     'export': ('export.py', 'write a model as ONNX'),
