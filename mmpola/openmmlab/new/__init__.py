@@ -94,7 +94,7 @@ def new_config(args: argparse.Namespace) -> None:
     try:
         text = write.config_text(found, plan, arguments, folder, out, data)
         write_atomically(out, text)
-        show.check_and_draw(found, out, data / 'data.jpg')
+        show.check_and_draw(found, out, data / 'data.jpg', plan.is_recipe)
     except BaseException:  # Ctrl-C too
         out.unlink(missing_ok=True)
         shutil.rmtree(data, ignore_errors=True)

@@ -89,13 +89,14 @@ def table_lines(found: Found) -> list[str]:
     return lines
 
 
-def check_and_draw(found: Found, config: Path, picture: Path) -> None:
+def check_and_draw(found: Found, config: Path, picture: Path, is_timed: bool) -> None:
     """Check the data as `mmpola check-data` does, draw samples, and print how long training takes.
 
     Args:
         found: the data.
         config: the file that has been written.
         picture: to write.
+        is_timed: whether to measure training steps, which take minutes of large networks.
 
     Raises:
         UsageError: the data cannot be learned.
@@ -109,6 +110,19 @@ def check_and_draw(found: Found, config: Path, picture: Path) -> None:
     if not is_small:
         print(f'32 images of each split were loaded; mmpola check-data {config} loads all')
     dataset = report.sets[0].dataset
+    if 'dataset' in cfg.train_dataloader.dataset:
+        print('not drawn: training mixes images; first_batch.jpg will show them')
+    else:
+        draw(found, dataset, picture, model, cfg)
+    command = f'next: mmpola train {config}'
+    if is_timed:
+        seconds = seconds_per_step(model, dataset, cfg) * steps_of_run(cfg, len(dataset))
+        command += f'    (about {duration(seconds)} here, and validation)'
+    print(command)
+
+
+def draw(found: Found, dataset: Any, picture: Path, model: Any, cfg: Config) -> None:
+    """Draw samples of the training images, and print how they are read."""
     drawn = dataset
     how = 'as training reads them'
     if found.task == LABEL_MAPS:  # training reads crops
@@ -123,8 +137,6 @@ def check_and_draw(found: Found, config: Path, picture: Path) -> None:
     write_atomically(picture, encoded(pixels, 'jpeg', quality=92))
     shown = picture if not picture.is_relative_to(Path.cwd()) else picture.relative_to(Path.cwd())
     print(f'{shown}: {counted(len(chosen), "sample")} {how}: look at it first')
-    time_text = duration(seconds_per_step(model, dataset, cfg) * steps_of_run(cfg, len(dataset)))
-    print(f'next: mmpola train {config}    (about {time_text} here, and validation)')
 
 
 def draw_samples(items: list[Any], dataset: Any, model: Any, cfg: Config) -> Image.Image:

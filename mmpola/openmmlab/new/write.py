@@ -362,7 +362,8 @@ def config_text(
         for key, evaluator in evaluators(plan.cfg, split):
             if 'ann_file' in evaluator:
                 file = os.path.join(shared.get('data_root', ''), own['ann_file'])
-                loaders.append(f'_base_.{subscripted(key)}.{written({"ann_file": file}, places)}')
+                text = written({'ann_file': file}, places).replace('=', ' = ', 1)
+                loaders.append(f'_base_.{subscripted(key)}.{text}')
     data = []
     if found.task != CLASSES:
         names = repr(tuple(found.classes))
@@ -391,25 +392,19 @@ def setting_lines(found: Found, plan: Plan) -> list[str]:
     if plan.size is not None and found.task == CLASSES:
         if plan.size[0] != plan.cfg.train_dataloader.dataset.transform.input_size:
             for split in ('train', 'val', 'test'):
-                lines.append(
-                    f'_base_.{split}_dataloader.dataset.transform.input_size = {plan.size[0]}'
-                )
+                key = f'{split}_dataloader.dataset.transform.input_size'
+                lines.append(f'_base_.{key} = {plan.size[0]}')
     elif plan.size is not None:
         for key, node in nodes(plan.cfg._cfg_dict, ''):
             is_step = 'dataloader' in key and type_name(node.get('type')) in RESIZES
             if is_step and tuple(node.get('scale') or ()) != plan.size:
                 lines.append(f'_base_.{subscripted(key)}.scale = {plan.size}')
     if lines:
-        lines[0] += (
-            '  # width, height; larger finds smaller things, slower'
-            if found.task != CLASSES
-            else '  # pixels'
-        )
+        lines[0] += '  # pixels; larger finds smaller things, slower'
     usual = EPOCHS.get(found.task, 0)
     if plan.epochs and plan.epochs != usual:
-        lines.append(
-            f'_base_.train_cfg.max_epochs = {plan.epochs}  # more if the curves still rise'
-        )
+        text = f'{plan.epochs}  # more if the curves still rise'
+        lines.append(f'_base_.train_cfg.max_epochs = {text}')
         begin = plan.cfg.param_scheduler[1].begin
         end = f'end={plan.epochs}, T_max={max(1, plan.epochs - begin)}'
         lines.append(f'_base_.param_scheduler[1].update({end})')

@@ -102,7 +102,7 @@ def test_two_formats_at_once(refused, tmp_path):
     shutil.move(tmp_path / 'one', tmp_path / 'animals' / 'voc')
     message = refused(layouts.yolo_beside)
     assert "Pascal VOC's format (10 files" in message
-    assert "YOLO's format (10 text files" in message
+    assert "YOLO's format (10 files" in message
     assert message.endswith('--format voc or yolo decides')
 
 
