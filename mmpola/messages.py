@@ -14,7 +14,7 @@ except ModuleNotFoundError:
 CTRL_C = 130
 """Exit status after Ctrl-C, as in shells."""
 
-OTHER_FORMATS = 'Files of VIA, labelme and CVAT are converted first: docs/in_your_own_project.md'
+OTHER_FORMATS = '`mmpola new FOLDER` reads files of VIA, labelme and CVAT'
 """What to do with annotations that are not in COCO's format."""
 
 FOR_THE_USER = 'mmpola_for_the_user'

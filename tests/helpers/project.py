@@ -6,9 +6,6 @@ import shutil
 import cv2
 import numpy as np
 
-from mmpola.openmmlab.split import split_images
-from tests.helpers.annotation_tools import write_converted, write_labelme
-
 BCCD = {'circle': 'RBC', 'square': 'WBC', 'triangle': 'Platelets'}
 """Generated class -> its name in the data set of `my_boxes.py`."""
 
@@ -29,8 +26,6 @@ def write_data(data, shapes):
         target.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(target), np.minimum(cv2.imread(str(source), cv2.IMREAD_UNCHANGED), 2))
     write_bands(data)
-    write_undivided(data)
-    write_scenes(data, shapes)
     for split, source in (('train', 'train'), ('val', 'val'), ('test', 'val')):
         write_voc(shapes / 'coco', source, data / 'voc', split)
         write_voc(shapes / 'coco', source, data / 'bccd', split, BCCD, POINT)
@@ -45,30 +40,6 @@ def write_bands(data):
         target.parent.mkdir(parents=True, exist_ok=True)
         pixels = cv2.imread(str(source))
         cv2.imwrite(str(target), np.dstack([pixels, 255 - pixels[..., :1]]))
-
-
-def write_undivided(data):
-    """Write label maps beside their images, and in a folder of their own; lists of names divide
-    both.
-    """
-    for name in ('listed/images', 'listed/annotations', 'beside'):
-        (data / name).mkdir(parents=True)
-    for source in (data / 'labels' / 'images').glob('*/*.jpg'):
-        name = source.stem
-        labels = data / 'labels' / 'annotations' / source.parent.name / f'{name}.png'
-        shutil.copy(source, data / 'listed' / 'images')
-        shutil.copy(labels, data / 'listed' / 'annotations')
-        shutil.copy(source, data / 'beside')
-        shutil.copy(labels, data / 'beside' / f'{name}_mask.png')
-    split_images(data / 'listed' / 'images', data / 'listed', {'val': 0.2}, '.jpg')
-    split_images(data / 'beside', data / 'beside', {'val': 0.2}, '.jpg')
-
-
-def write_scenes(data, shapes):
-    """Write photographs of labelme, and what labelme2coco and `mmpola split` make of them."""
-    write_labelme(shapes / 'coco', data / 'scenes')
-    write_converted(shapes / 'coco', data / 'dataset.json', 'scenes/')
-    split_images(data / 'dataset.json', data / 'scenes', {'val': 0.2}, '.jpg')
 
 
 def write_voc(coco, source, voc, split, renamed=None, added=''):

@@ -105,12 +105,8 @@ def test_every_recipe_is_tested(root):
         'my_boxes.py',
         'longer_and_larger.py',
         'my_coco_boxes.py',
-        'via_to_coco.py',
-        'my_scenes.py',
         'my_masks.py',
         'my_labels.py',
-        'listed_labels.py',
-        'masks_beside.py',
         'three_labels.py',
         'four_bands.py',
         NEEDS_AN_INSTALLATION,
@@ -144,7 +140,7 @@ def test_five_lines_replace_the_backbone(name, classes, parameters, folder, monk
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'classes'),
-    [('my_boxes', BCCD.values()), ('my_coco_boxes', BCCD), ('my_scenes', BCCD)],
+    [('my_boxes', BCCD.values()), ('my_coco_boxes', BCCD)],
 )
 def test_boxes_train_and_are_evaluated_by_class(name, classes, load):
     cfg = load(name, evaluate=True)
@@ -162,22 +158,6 @@ def test_masks_and_label_maps_train_and_are_evaluated(name, metric, load):
     runner = train(load(name, evaluate=True))
     assert np.isfinite(runner.message_hub.log_scalars['train/loss'].data[0]).all()
     assert f'val/{metric}' in runner.message_hub.log_scalars
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['listed_labels', 'masks_beside'])
-def test_label_maps_without_folders_of_splits_train(name, load):
-    cfg = load(name, evaluate=True)
-    whole = check_data(cfg, whole=True)
-    assert [one.text for one in whole.found] == []
-    runner = train(cfg)
-    train_set, val_set = runner.train_dataloader.dataset, runner.val_dataloader.dataset
-    assert (len(train_set), len(val_set)) == (13, 3)
-    assert 'val/mIoU' in runner.message_hub.log_scalars
-    for number in range(len(val_set)):
-        found = val_set.get_data_info(number)
-        image, labels = Path(found['img_path']), Path(found['seg_map_path'])
-        assert labels.stem.removesuffix('_mask') == image.stem
 
 
 def scales(cfg):
