@@ -338,8 +338,9 @@ def config_text(
         final: the folder with what the config reads beside the user's files.
     """
     model = type_name(plan.cfg.model.get('type'))
-    lines = [f'"""{model} for {source.root.name}: {", ".join(counts_text(found))} images.', '']
-    lines += [f'Written by `mmpola new`; `mmpola train {out.name}` trains it.', '"""', '']
+    images = ', '.join(counts_text(found))
+    title = f'{model} for {source.root.name}: {images} images; written by `mmpola new`.'
+    lines = [f'"""{title}"""', '']
     lines += [f'_base_ = {plan.base}', '']
     places = {'images': f'{source.root}/', 'files': f'{final}/'}
     shared = dict(arguments[''])
