@@ -79,7 +79,9 @@ def new_config(args: argparse.Namespace) -> None:
         batch, epochs, reason = decide.choose_length(found)
         plan = plan._replace(batch=batch, epochs=epochs)
         reasons.append(reason)
-    print(f'task: {found.task}; {len(found.classes)} classes: {listed(found.classes, 12)}')
+    number = len(found.classes)
+    number_text = f'{number} classes' if number > 1 else '1 class'
+    print(f'task: {found.task}; {number_text}: {listed(found.classes, 12)}')
     print(*reasons, *found.notes, *show.table_lines(found), sep='\n')
     writers: dict[str, Callable[..., write.Arguments]] = {
         BOXES: write.object_files,
