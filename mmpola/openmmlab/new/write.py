@@ -29,6 +29,7 @@ from mmpola.openmmlab.new.description import (
     Sample,
 )
 from mmpola.openmmlab.new.maps import NO_LABEL, as_colours, is_plain, map_values
+from mmpola.zoo import EVERYDAY_DETECTOR
 
 RECIPES = {
     BOXES: 'faster_rcnn_pola_swin_small',
@@ -383,6 +384,10 @@ def config_text(
         for key, node in nodes(plan.cfg._cfg_dict, ''):
             if 'dataloader' in key and node.get('reduce_zero_label') and 'pipeline' in key:
                 lines.append(f'_base_.{subscripted(key)}.reduce_zero_label = False')
+    if plan.is_recipe and found.task in (BOXES, OUTLINES):
+        start = f"load_from = 'mmpola://{EVERYDAY_DETECTOR}'"
+        lines.append(f'{start}  # a detector of everyday things, with one box layer:')
+        lines.append('_base_.model.roi_head.bbox_head.reg_class_agnostic = True')
     lines += setting_lines(found, plan)
     return '\n'.join(lines) + '\n'
 

@@ -29,4 +29,6 @@ def test_what_new_writes_trains(layout, best, tmp_path, monkeypatch, capsys):
     assert epochs == 100
     options = ['train_cfg.max_epochs=1', 'train_dataloader.num_workers=0']
     assert run_script('train', 'animals.py', '--cfg-options', *options) == 0
+    starts_from_detector = 'faster_rcnn_pola_swin_small.safetensors for dog, cat'
+    assert (starts_from_detector in capsys.readouterr().out) == ('coco' in best)
     assert (tmp_path / 'work_dirs' / 'animals' / best).exists()
