@@ -26,7 +26,7 @@ skipped. The exit status is 1 if all were.
 
 from __future__ import annotations
 
-from mmpola.command import prepare_script, repository_path
+from mmpola.command import prepare_script
 
 prepare_script()  # before torch is imported
 
@@ -36,6 +36,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from mmpola.command import repository_path
 from mmpola.images import check_outputs, find_images
 from mmpola.kernels.gate import ensure_checked
 from mmpola.messages import UsageError, counted, first_line, run_main

@@ -554,7 +554,14 @@ def test_prose_on_recall_prints_the_records():
     assert f'without the power (exponents of 1) PolaFormer finds {span(3e-3, "no_power")}' in text
     assert f'which has no signs, {span(3e-3, "power")}' in text
     assert f'convolution and gate, elu + 1 finds {span(3e-3, "elu_parts")}' in text
-    assert f'and found {span(1e-2, "flatten")}' in text
+    assert f'and at 0.01 {span(1e-2, "flatten")}' in text
+    of_flatten = sorted(record['test'] for record in recall.at_rate('flatten', 3e-3, found))
+    least, middle, most = (f'{accuracy:.0f}' for accuracy in of_flatten)
+    assert f'two seeds find {middle} and {most} % and one stays at {least} %' in text
+    (first,) = recall.at_rate('flatten', 1e-3, found)
+    assert f'At 0.001, where one seed ran, it finds {first["test"]:.0f} %' in text
+    assert f'There it finds {span(1e-3, "elu")} of 128 pairs' in text
+    assert f'at 0.001, its best rate, {span(1e-3, "elu")}' in text
     limit = 0
     gains = []
     for name in pluses:

@@ -430,7 +430,7 @@ FAULTS = {
     'map-size': (SAMPLE, 'label maps of another size than their images'),
     'map-bits': (
         SAMPLE,
-        'label maps with numbers above 255; the step that loads them reads only the lower 8 bits',
+        'label maps with numbers above 255, and the step that loads them reads the lower 8 bits',
     ),
 }
 """Errors of single samples: the name of the check, when it is asked, and its rule.

@@ -167,7 +167,7 @@ def test_two_data_sets_and_the_file_of_one(detection, truth):
     second = {**first, 'ann_file': 'annotations/copy.json'}
     detection.val_dataloader.dataset = dict(type='ConcatDataset', datasets=[first, second])
     text = only(warnings(detection, ('val',)), 'evaluator-sets')
-    assert text.startswith('val_evaluator: 2 data sets in val_dataloader, of which 4 images share')
+    assert text.startswith('val_evaluator: 2 data sets in val_dataloader: 4 images share')
     assert 'MultiDatasetsEvaluator' in text
     metric = detection.val_evaluator
     detection.val_evaluator = [metric, metric]
