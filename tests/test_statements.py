@@ -92,7 +92,7 @@ def test_speed_beside_the_claims_of_the_paper():
     span = sorted([swin['mmdet, inference'], swin['timm Swin-T, inference']])
     text = words('docs/paper.md')
     assert f'Pola-PVT-T has {pvt:.2f} times the speed of PVT-T' in text
-    assert f'Pola-Swin-T {span[0]:.2f} to {span[1]:.2f} times that of Swin-T' in text
+    assert f'Pola-Swin-T {span[0]:.2f} to {span[1]:.2f} times the speed of Swin-T' in text
 
 
 def test_speed_over_image_sizes():
