@@ -176,6 +176,7 @@ def test_an_evaluation_begins_with_a_summary_too(tiny_config, tmp_path, write_ch
     start = after_the_data(lines[:first])
     assert len(start) <= 5
     assert summary(start) == ['model', 'device', 'log', 'first batch']
-    assert 'coco/bbox_circle_precision: ' in lines[-1]
+    assert 'coco/bbox_circle_precision: ' in lines[-2]
+    assert lines[-1].startswith('costs most   of ')
     for text in ONLY_IN_THE_LOG_FILE:
         assert text in text_of_log(work)
