@@ -130,9 +130,9 @@ def released_checkpoint(model: str, *, download: bool = True) -> Path:
             of the model. See also `resolve_checkpoint`.
     """
     name = f'mmpola://{model}'
-    if model not in (*NAMED, EVERYDAY_DETECTOR):
-        names = listed([*NAMED, EVERYDAY_DETECTOR], None)
-        raise CheckpointError(f'{name}: expected mmpola:// and one of {names}')
+    known = [*NAMED, EVERYDAY_DETECTOR]
+    if model not in known:
+        raise CheckpointError(f'{name}: expected mmpola:// and one of {listed(known, None)}')
     local = LOCAL_FOLDER / f'{short_name(model)}.pth'
     for path in (LOCAL_FOLDER / f'{model}.pth', local):
         if path.is_file():

@@ -138,15 +138,20 @@ def class_lines(unit: str, classes: Sequence[str], sets: Sequence[Data]) -> list
             table.add_row(str(classes[label]), *(label_count(data.labels, label) for data in sets))
         elif rank == MOST:
             table.add_row(f'… {len(hidden)} classes in between')
-    text = io.StringIO()
-    Console(file=text, highlight=False, markup=False, soft_wrap=True).print(table)
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines = printed_lines(table)
     for data in sets:
         absent = [name for label, name in enumerate(classes) if not data.labels.numbers[label]]
         if absent:
             splits = ', '.join(data.splits)
             lines.append(f'{splits}: classes without {unit} ({len(absent)}): {listed(absent)}')
     return lines
+
+
+def printed_lines(table: Table) -> list[str]:
+    """Return the lines of a table as a terminal of any width prints them."""
+    text = io.StringIO()
+    Console(file=text, highlight=False, markup=False, soft_wrap=True).print(table)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def label_count(labels: Labels, label: int) -> str:

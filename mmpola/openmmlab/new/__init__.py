@@ -76,7 +76,7 @@ def new_config(args: argparse.Namespace) -> None:
         plan = plan._replace(size=size)
         reasons.append(reason)
     if plan.is_recipe:
-        batch, epochs, reason = decide.choose_length(found)
+        batch, epochs, reason = decide.choose_length(found, plan.cfg)
         plan = plan._replace(batch=batch, epochs=epochs)
         reasons.append(reason)
     number = len(found.classes)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
+
+from timm.utils.misc import natural_key
 
 from mmpola.messages import counted, listed
 from mmpola.openmmlab.new.description import CLASSES, SPLIT_OF, Folder, Found, Sample
@@ -37,7 +38,7 @@ def read_class_folders(folder: Folder) -> Found | None:
             outside.append(str(path))
         else:
             samples.append(Sample(folder.root / path, split, name=inside[0]))
-    names = sorted({sample.name for sample in samples}, key=natural_key)
+    names = sorted({sample.name for sample in samples}, key=natural_key)  # as ClassFolders
     if len(names) < 2 or {name.lower() for name in names} & NO_CLASSES:
         return None
     shape = 'SPLIT/CLASS/IMAGE' if has_splits else 'CLASS/IMAGE'
@@ -61,9 +62,3 @@ def read_class_folders(folder: Folder) -> Found | None:
         )
         found.files.clear()
     return found
-
-
-def natural_key(name: str) -> list[tuple[bool, int, str]]:
-    """Return the key by which 2 comes before 10, as `mmpola.ClassFolders` orders classes."""
-    parts = [part for part in re.split(r'(\d+)', name) if part]
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from mmengine.config import Config
+
 from mmpola.messages import UsageError, counted, listed
 from mmpola.openmmlab.new.description import (
     BOXES,
@@ -38,10 +40,6 @@ SIZES = {
     CLASSES: ((64, 64), (96, 96), (160, 160)),
 }
 """Sizes of the network's input, width and height in pixels."""
-
-BATCH = {BOXES: 4, OUTLINES: 2, LABEL_MAPS: 4, CLASSES: 32}
-EPOCHS = {BOXES: 8, OUTLINES: 8, CLASSES: 20}
-"""Images per step, and epochs, of the recipes. The recipe for label maps counts steps."""
 
 SMALL_BATCH = 8
 STEPS = 600
@@ -132,9 +130,7 @@ def _divide(found: Found, root: Path) -> None:
 
 def counts_text(found: Found) -> list[str]:
     """Return 'train 164', 'val 41' …"""
-    return [
-        f'{split} {len(found.of(split)):,}' for split in ('train', 'val', 'test') if found.of(split)
-    ]
+    return [f'{split} {len(found.of(split)):,}' for split in found.splits]
 
 
 def drop_absent_classes(found: Found) -> None:
@@ -217,16 +213,17 @@ def choose_size(found: Found, wanted: int | None) -> tuple[tuple[int, int], str]
     return chosen, f'size: {chosen[0]} x {chosen[1]}: {text}, {small * factor:.0f} at this size'
 
 
-def choose_length(found: Found) -> tuple[int, int, str]:
+def choose_length(found: Found, recipe: Config) -> tuple[int, int, str]:
     """Return images per step, epochs (0: the recipe counts steps), and why."""
     number = len(found.of('train'))
-    batch = BATCH[found.task]
+    batch = recipe.train_dataloader.batch_size
     if found.task == LABEL_MAPS:
-        return batch, 0, 'length: 3,000 steps of 4 crops, as the recipe has'
+        steps = recipe.train_cfg.max_iters
+        return batch, 0, f'length: {steps:,} steps of {batch} crops, as the recipe has'
     if found.task == CLASSES and number < SMALL_BATCH * batch:
         batch = SMALL_BATCH
     steps = max(1, number // batch if found.task == CLASSES else -(-number // batch))
-    usual = EPOCHS[found.task]
+    usual = recipe.train_cfg.max_epochs
     epochs = min(MOST_EPOCHS, max(usual, -(-STEPS // steps)))
     epochs = min(epochs, max(1, MANY_STEPS // steps))
     text = f'length: {counted(epochs, "epoch")} of {counted(steps, "step")} ({batch} images each)'

@@ -99,6 +99,11 @@ class Found:
     files: dict[str, tuple[Path, Path]] = field(default_factory=dict)
     values: dict[Any, int] = field(default_factory=dict)
 
+    @property
+    def splits(self) -> list[str]:
+        """The splits that have images, in the order train, val, test."""
+        return [split for split in SPLITS if self.of(split)]
+
     def of(self, split: str) -> list[Sample]:
         """Return the samples of a split."""
         return [sample for sample in self.samples if sample.split == split]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import statistics
 import time
@@ -16,13 +15,13 @@ from mmengine.dataset import default_collate, pseudo_collate
 from mmengine.device import get_device
 from mmengine.registry import DATASETS
 from PIL import Image, ImageOps
-from rich.console import Console
 from rich.table import Table
 
 from mmpola.files import write_atomically
 from mmpola.images import encoded
 from mmpola.messages import counted
 from mmpola.openmmlab.checks import check_data
+from mmpola.openmmlab.checks.report import printed_lines
 from mmpola.openmmlab.config.build import validate_config
 from mmpola.openmmlab.config.contents import type_name
 from mmpola.openmmlab.config.read import load_config
@@ -46,7 +45,7 @@ SHOWN = 20
 
 def table_lines(found: Found) -> list[str]:
     """Return the classes by split: objects, images or pixels, and the sizes of objects."""
-    splits = [split for split in ('train', 'val', 'test') if found.of(split)]
+    splits = found.splits
     counts = {split: labels_in(found.of(split), found) for split in splits}
     units = {LABEL_MAPS: 'pixels', BOXES: 'objects', OUTLINES: 'objects'}
     table = Table(box=None, pad_edge=False)
@@ -81,9 +80,7 @@ def table_lines(found: Found) -> list[str]:
                 f'{statistics.median(sides[name]):.0f} px',
             ]
         table.add_row(name, *row)
-    text = io.StringIO()
-    Console(file=text, highlight=False, markup=False, soft_wrap=True).print(table)
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines = printed_lines(table)
     if len(names) < len(found.classes):
         lines.append(f'(of {len(found.classes)} classes, those with the most and the fewest)')
     return lines

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from mmpola.command import PACKAGE, repository_path
 from mmpola.messages import UsageError, counted, first_line
 from mmpola.openmmlab.config.contents import evaluators, nodes, predicted_classes, type_name
-from mmpola.openmmlab.new.decide import EPOCHS, counts_text
+from mmpola.openmmlab.new.decide import counts_text
 from mmpola.openmmlab.new.description import (
     BOXES,
     CLASSES,
@@ -206,7 +206,7 @@ def object_files(found: Found, folder: Path, final: Path, root: Path) -> Argumen
     arguments: Arguments = {'': shared}
     if not found.files:
         shared['data_prefix'] = {'img': ''}
-    for split in splits_of(found):
+    for split in found.splits:
         if found.files:
             file, prefix = found.files[split]
             inside = {'img': os.path.relpath(prefix, root)}
@@ -217,15 +217,10 @@ def object_files(found: Found, folder: Path, final: Path, root: Path) -> Argumen
     return arguments
 
 
-def splits_of(found: Found) -> list[str]:
-    """Return the splits that have images."""
-    return [split for split in ('train', 'val', 'test') if found.of(split)]
-
-
 def class_links(found: Found, folder: Path, final: Path, root: Path) -> Arguments:
     """Write a folder of links for each split, unless the user's folders are the splits."""
     arguments: Arguments = {'': {}}
-    for split in splits_of(found):
+    for split in found.splits:
         place = str(final / split)
         if found.files:
             place = str(found.files[split][0])
@@ -243,7 +238,7 @@ def class_links(found: Found, folder: Path, final: Path, root: Path) -> Argument
 
 def label_map_files(found: Found, folder: Path, final: Path, root: Path) -> Arguments:
     """Write a list of each split and, where mmseg cannot read the user's, the label maps."""
-    named = {split: common_names(found, found.of(split)) for split in splits_of(found)}
+    named = {split: common_names(found, found.of(split)) for split in found.splits}
     suffixes = {names and names.suffixes for names in named.values()}
     if len(suffixes) > 1 or None in suffixes:
         convert_maps(found, folder / 'labels', root)
@@ -407,8 +402,7 @@ def setting_lines(found: Found, plan: Plan) -> list[str]:
                 lines.append(f'_base_.{subscripted(key)}.scale = {plan.size}')
     if lines:
         lines[0] += '  # pixels; larger finds smaller things, slower'
-    usual = EPOCHS.get(found.task, 0)
-    if plan.epochs and plan.epochs != usual:
+    if plan.epochs and plan.epochs != plan.cfg.train_cfg.max_epochs:
         text = f'{plan.epochs}  # more if the curves still rise'
         lines.append(f'_base_.train_cfg.max_epochs = {text}')
         begin = plan.cfg.param_scheduler[1].begin

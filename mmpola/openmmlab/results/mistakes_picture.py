@@ -8,16 +8,16 @@ from typing import Any
 
 import cv2
 import numpy as np
-from matplotlib import colormaps, font_manager
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from mmpola.images import loaded_as_rgb
 from mmpola.openmmlab.results.wrong_boxes import RECALLS, Boxes
-from mmpola.openmmlab.screen.batch_picture import contact_sheet
+from mmpola.openmmlab.screen.batch_picture import contact_sheet, font_of
 
 TILE = (600, 450)
 """Width and height of a tile in pixels."""
@@ -205,11 +205,6 @@ def fitted(
     tile = Image.new('RGB', size, 'white')
     tile.paste(Image.fromarray(pixels).resize(inner), corner)
     return tile, scale, corner
-
-
-def font_of(size: int) -> ImageFont.FreeTypeFont:
-    """Return matplotlib's font, which has letters of many languages."""
-    return ImageFont.truetype(font_manager.findfont('DejaVu Sans'), size)
 
 
 def sheet(

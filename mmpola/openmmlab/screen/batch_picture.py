@@ -152,7 +152,7 @@ def contact_sheet(tiles: list[tuple[Image.Image, str]]) -> Image.Image:
     size = (round(width * scale), round(height * scale))
     rows = math.ceil(len(tiles) / columns)
     sheet = Image.new('RGB', (columns * size[0], rows * (size[1] + CAPTION)), 'white')
-    font = ImageFont.truetype(font_manager.findfont('DejaVu Sans'), CAPTION - 8)
+    font = font_of(CAPTION - 8)
     pen = ImageDraw.Draw(sheet)
     for index, (image, caption) in enumerate(tiles):
         x = index % columns * size[0]
@@ -161,3 +161,8 @@ def contact_sheet(tiles: list[tuple[Image.Image, str]]) -> Image.Image:
         fits = max(1, int(len(caption) * size[0] / max(pen.textlength(caption, font), 1)))
         pen.text((x + 3, y + size[1] + 2), caption[:fits], 'black', font)
     return sheet
+
+
+def font_of(size: int) -> ImageFont.FreeTypeFont:
+    """Return matplotlib's font, which has letters of many languages."""
+    return ImageFont.truetype(font_manager.findfont('DejaVu Sans'), size)

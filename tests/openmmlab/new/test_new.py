@@ -10,7 +10,7 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmpola.openmmlab.checks import check_data
-from mmpola.openmmlab.new import decide, new_config, show
+from mmpola.openmmlab.new import decide, new_config, show, write
 from mmpola.openmmlab.new.description import BOXES, CLASSES, Found, Instance, Sample
 from tests.helpers import layouts
 from tests.helpers.refusals import refusal
@@ -199,7 +199,8 @@ def test_the_smallest_quarter_of_the_objects_keeps_16_pixels(side, image, size):
 )
 def test_a_small_set_gets_its_steps(task, images, batch, epochs):
     found = Found('', '', task, [sample('train', 'dog')] * images)
-    assert decide.choose_length(found)[:2] == (batch, epochs)
+    recipe = write.base_of(None, task).cfg
+    assert decide.choose_length(found, recipe)[:2] == (batch, epochs)
 
 
 def test_boxes_that_leave_their_image(new, tmp_path, capsys):
